@@ -1,0 +1,96 @@
+"""DDTree: best-first search over the product of the marginals, no correction head.
+
+Semantics as recorded in the conformance set: full-vocabulary log-softmax, the `min(B, V)` likeliest
+tokens per depth, a heap over prefixes, ties by lexicographic rank tuple.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import torch
+from torch import Tensor
+
+from dartree_core.config import TreeConfig
+from dartree_core.draft.builders.base import Embed, Steps
+from dartree_core.draft.drafter import BlockDraft
+from dartree_core.draft.heads import CorrectionHead
+from dartree_core.draft.supertree import Level, Supertree
+
+
+def ddtree(
+    block: BlockDraft,
+    head: CorrectionHead,
+    root: Tensor,
+    embed: Embed,
+    tree: TreeConfig,
+    max_depth: int,
+) -> Steps:
+    """Builder: the `budget` likeliest prefixes under independent marginals.
+
+    Nodes are numbered in the order the heap gives them, so levels interleave; they are still
+    yielded depth by depth, once the search is over.
+    """
+    logits = block.base_logits[:max_depth]
+    top = torch.log_softmax(logits, dim=-1).topk(min(tree.budget, logits.shape[1]), dim=-1)
+    scores: list[list[float]] = top.values.tolist()
+    found = _best_first(scores, tree.budget)
+    device = root.device
+    depth = torch.tensor([len(ranks) for _, ranks, _ in found], device=device)
+    rank = torch.tensor([ranks[-1] for _, ranks, _ in found], device=device)
+    parent = torch.tensor([p for _, _, p in found], device=device)
+    path = torch.tensor([score for score, _, _ in found], device=device)
+    logp = top.values[depth - 1, rank]
+    token = block.vocabulary.to_target(top.indices[depth - 1, rank])
+    columns = (token, parent, logp, path, rank + 1)
+    deepest = int(depth.max())
+    for level in range(1, deepest + 1):
+        node = (depth == level).nonzero()[:, 0]
+        yield _level(level, node + 1, node, columns, logits.shape[1])
+    zero, one = root.new_zeros(1), torch.zeros(1, device=device)
+    ranks = torch.cat((zero, rank + 1))
+    logps = torch.cat((one, logp))
+    return Supertree(
+        token=torch.cat((root, token)),
+        parent=torch.cat((zero - 1, parent)),
+        depth=torch.cat((zero, depth)),
+        draft_logp=logps,
+        head_logp=logps,
+        path_logp=torch.cat((one, path)),
+        draft_rank=ranks,
+        head_rank=ranks,
+        kept=torch.arange(len(found) + 1, device=device),
+        candidates=list(block.vocabulary.to_target(top.indices[:deepest])),
+    )
+
+
+def _best_first(scores: list[list[float]], budget: int) -> list[tuple[float, tuple[int, ...], int]]:
+    """The best prefixes as (path score, rank per depth, parent node id), in popping order."""
+    heap: list[tuple[float, tuple[int, ...], int]] = [(-scores[0][0], (0,), 0)]
+    found: list[tuple[float, tuple[int, ...], int]] = []
+    while heap and len(found) < budget:
+        cost, ranks, parent = heapq.heappop(heap)
+        found.append((-cost, ranks, parent))
+        slot, rank = len(ranks) - 1, ranks[-1]
+        if rank + 1 < len(scores[slot]):
+            sibling = cost + scores[slot][rank] - scores[slot][rank + 1]
+            heapq.heappush(heap, (sibling, (*ranks[:-1], rank + 1), parent))
+        if slot + 1 < len(scores):
+            heapq.heappush(heap, (cost - scores[slot + 1][0], (*ranks, 0), len(found)))
+    return found
+
+
+def _level(depth: int, node: Tensor, at: Tensor, columns: tuple[Tensor, ...], vocab: int) -> Level:
+    token, parent, logp, path, rank = (c[at] for c in columns)
+    return Level(
+        depth=depth,
+        considered=len(set(parent.tolist())) * vocab,
+        node=node,
+        token=token,
+        parent=parent,
+        draft_logp=logp,
+        head_logp=logp,
+        path_logp=path,
+        draft_rank=rank,
+        head_rank=rank,
+    )

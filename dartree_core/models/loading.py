@@ -1,0 +1,95 @@
+"""Loading a target from a local directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dartree_core.errors import CheckpointError, ConfigError
+from dartree_core.models.target import Target
+
+
+def load_target(
+    path: str | Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    trust_remote_code: bool = False,
+    label: str = "",
+    revision: str = "",
+) -> Target:
+    """Load any transformers causal language model whose weights are safetensors.
+
+    Raises:
+        CheckpointError: The directory is no loadable model, or of an unsupported kind.
+        ConfigError: The model brings its own code and `trust_remote_code` is off.
+    """
+    folder = Path(path)
+    _check(folder, trust_remote_code)
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise CheckpointError(
+            f"{folder} could not be loaded as a causal language model ({error}).",
+            "Give a directory or hub id of a decoder-only model with safetensors weights.",
+        ) from error
+    model = model.to(device).eval()
+    model.requires_grad_(False)
+    return Target(model, label=label or folder.name, revision=revision)
+
+
+def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any | None:
+    """The tokenizer beside a model, or None where there is none (bare test models).
+
+    Raises:
+        CheckpointError: Tokenizer files are there but cannot be loaded.
+    """
+    folder = Path(path)
+    if not any((folder / f).exists() for f in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise CheckpointError(
+            f"The tokenizer in {folder} could not be loaded ({error}).",
+            "Fetch the model again.",
+        ) from error
+
+
+def _check(folder: Path, trust_remote_code: bool) -> None:
+    file = folder / "config.json"
+    if not file.is_file():
+        raise CheckpointError(
+            f"{folder} has no config.json.", "Give a directory that holds a transformers model."
+        )
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{file} is not valid JSON ({error}).", "Fetch the model again."
+        ) from error
+    if config.get("auto_map") and not trust_remote_code:
+        raise ConfigError(
+            f"The model in {folder} brings its own Python code.",
+            "Read that code, then pass --trust-remote-code to run it.",
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise CheckpointError(
+            f"{folder} holds no .safetensors weights.",
+            "Pickled weights can run code when loaded and are refused; convert them first.",
+        )

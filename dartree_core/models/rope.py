@@ -1,0 +1,75 @@
+"""Rotary position embedding tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Rope(nn.Module):
+    """Cosine and sine tables, grown on demand, for absolute positions.
+
+    Frequencies, and any scaling (llama3, yarn, linear, ...), come from transformers' own
+    initialisers, so a checkpoint's `rope_scaling` means here what it means there.
+    """
+
+    def __init__(self, head_dim: int, max_positions: int, parameters: Mapping[str, Any]) -> None:
+        super().__init__()
+        inverse, self.scale = _frequencies(head_dim, max_positions, parameters)
+        self.register_buffer("inverse", inverse, persistent=False)
+        self.register_buffer("cos", torch.empty(0, head_dim), persistent=False)
+        self.register_buffer("sin", torch.empty(0, head_dim), persistent=False)
+        self._device_key: tuple[torch.device, torch.dtype] | None = None
+        self.inverse: Tensor
+        self.cos: Tensor
+        self.sin: Tensor
+
+    def reserve(self, length: int, device: torch.device, dtype: torch.dtype) -> None:
+        """Make the tables cover positions `[0, length)`."""
+        if len(self.cos) >= length and self._device_key == (device, dtype):
+            return
+        length = max(256, length, 2 * len(self.cos))
+        inverse = self.inverse.to(device, torch.float32)
+        angle = torch.outer(torch.arange(length, device=device, dtype=torch.float32), inverse)
+        angle = torch.cat((angle, angle), dim=-1)
+        self.cos = (angle.cos() * self.scale).to(dtype)
+        self.sin = (angle.sin() * self.scale).to(dtype)
+        self._device_key = (device, dtype)
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors `[..., 1, n, head_dim]` for positions `[..., n]`, to broadcast over heads."""
+        return self.cos[positions].unsqueeze(-3), self.sin[positions].unsqueeze(-3)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary factors to `[..., heads, n, head_dim]` (halves layout, as in Llama)."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + turned * sin
+
+
+def _frequencies(
+    head_dim: int, max_positions: int, parameters: Mapping[str, Any]
+) -> tuple[Tensor, float]:
+    from transformers.models.qwen3 import Qwen3Config
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+    scaling = dict(parameters.get("rope_scaling") or {})
+    kind = scaling.pop("rope_type", scaling.pop("type", "default"))
+    scaling.pop("type", None)
+    config = Qwen3Config(
+        head_dim=head_dim,
+        hidden_size=head_dim,
+        num_attention_heads=1,
+        max_position_embeddings=max_positions,
+        rope_parameters={
+            **scaling,
+            "rope_type": kind,
+            "rope_theta": float(parameters["rope_theta"]),
+        },
+    )
+    table = Qwen3RotaryEmbedding(config)
+    return table.inv_freq, float(table.attention_scaling)

@@ -1,0 +1,191 @@
+"""The target model: what every drafter and engine may ask of it.
+
+`Target` is the general path over any transformers causal language model with a decoder stack.
+One `forward` serves prefill, plain steps and tree verification, so plain decoding and
+speculation run the same code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dartree_core.errors import CheckpointError
+from dartree_core.models.kv_cache import KVCache
+
+_MASKED_KINDS = {"full_attention", "sliding_attention"}
+
+
+@dataclass(slots=True)
+class TargetOutput:
+    """What one pass gives.
+
+    Attributes:
+        logits: float32 `[rows, V]`, for all input rows or only the last.
+        features: `[n, taps * H]`, outputs of the tapped layers side by side, or None.
+    """
+
+    logits: Tensor
+    features: Tensor | None
+
+
+class Target:
+    """A transformers causal language model, driven row by row with explicit positions.
+
+    Args:
+        model: Loaded model in eval mode; its attention runs through SDPA.
+        label: Name shown to users.
+        revision: Hub revision or "".
+
+    Raises:
+        CheckpointError: The architecture keeps state that a tree cannot roll back.
+    """
+
+    def __init__(self, model: nn.Module, *, label: str = "", revision: str = "") -> None:
+        self.model = model
+        self.label = label
+        self.revision = revision
+        hf: Any = model
+        text = hf.config.get_text_config()
+        self.config = text
+        self.hidden_size: int = text.hidden_size
+        self.num_layers: int = text.num_hidden_layers
+        self.max_positions: int = getattr(text, "max_position_embeddings", None) or 2**31
+        self.embedding: nn.Embedding = hf.get_input_embeddings()
+        self.output: nn.Linear = hf.get_output_embeddings()
+        self.vocab_size: int = self.output.weight.shape[0]
+        self.device = self.embedding.weight.device
+        self.dtype: torch.dtype = self.embedding.weight.dtype
+        self.layers = _decoder_layers(model, self.num_layers)
+        self._kinds = _layer_kinds(text, self.num_layers)
+        self._window: int = getattr(text, "sliding_window", None) or 0
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_key = "cache" if "cache" in parameters else "past_key_values"
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for one sequence."""
+        return KVCache(self.num_layers)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings `[n, H]` of token ids `[n]`, as the first layer sees them."""
+        out: Tensor = self.embedding(tokens)
+        return out
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The output table `[V, H]`."""
+        return self.output.weight
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: KVCache,
+        *,
+        positions: Tensor | None = None,
+        visible: Tensor | None = None,
+        taps: Sequence[int] = (),
+        last_only: bool = False,
+    ) -> TargetOutput:
+        """Score rows behind the cache's committed positions, without committing them.
+
+        Args:
+            tokens: int64 `[n]`.
+            cache: Its `length` committed rows are visible to every row.
+            positions: int64 `[n]` absolute positions; None for a chain right behind the cache.
+            visible: bool `[n, n]`, row i sees row j; None for a causal chain.
+            taps: Decoder layers whose outputs are wanted (id i: output of layer i).
+            last_only: Project only the last row to logits.
+        """
+        n, start = len(tokens), cache.length
+        cache.reserve(start + n)
+        if positions is None:
+            positions = torch.arange(start, start + n, device=tokens.device)
+        if visible is None:
+            visible = torch.ones(n, n, dtype=torch.bool, device=tokens.device).tril()
+        with self.tapped(taps) as features:
+            out = self.model(
+                input_ids=tokens[None],
+                position_ids=positions[None],
+                attention_mask=self._masks(positions, visible, start),
+                use_cache=True,
+                logits_to_keep=1 if last_only else 0,
+                **{self._cache_key: cache},
+            )
+        return TargetOutput(
+            logits=out.logits[0].float(),
+            features=torch.cat([features[i] for i in taps], dim=-1) if taps else None,
+        )
+
+    @contextmanager
+    def tapped(self, taps: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+        """Layer outputs `[n, H]` by layer id; hooks live no longer than the pass."""
+        found: dict[int, Tensor] = {}
+
+        def listener(layer: int) -> Any:
+            def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+                hidden = output[0] if isinstance(output, tuple) else output
+                found[layer] = hidden[0] if hidden.dim() == 3 else hidden
+
+            return hook
+
+        handles = [self.layers[i].register_forward_hook(listener(i)) for i in taps]
+        try:
+            yield found
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _masks(self, positions: Tensor, visible: Tensor, start: int) -> Any:
+        """Additive masks `[1, 1, n, start + n]`, one per attention kind the model has.
+
+        A sliding window counts positions, so two siblings, which share one, are equally far
+        from everything: distance by row index would let a wide tree push the context out.
+        """
+        n = len(visible)
+        past = visible.new_ones(n, start)
+        full = torch.cat((past, visible), dim=1)
+        masks = {}
+        for kind in set(self._kinds):
+            allowed = full
+            if kind == "sliding_attention":
+                key_pos = torch.cat((torch.arange(start, device=positions.device), positions))
+                allowed = full & (positions[:, None] - key_pos[None] < self._window)
+            mask = torch.zeros(allowed.shape, dtype=self.dtype, device=allowed.device)
+            mask.masked_fill_(~allowed, torch.finfo(self.dtype).min)
+            masks[kind] = mask[None, None]
+        if len(masks) == 1:
+            return next(iter(masks.values()))
+        return masks
+
+
+def _decoder_layers(model: nn.Module, count: int) -> nn.ModuleList:
+    decoder = getattr(model, "get_decoder", lambda: model)()
+    for module in decoder.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise CheckpointError(
+        f"{type(model).__name__} has no stack of {count} decoder layers to read features from.",
+        "Use a decoder-only language model such as Llama, Qwen or Gemma.",
+    )
+
+
+def _layer_kinds(config: Any, count: int) -> list[str]:
+    kinds = getattr(config, "layer_types", None)
+    if not kinds:
+        windowed = getattr(config, "sliding_window", None) is not None
+        kinds = ["sliding_attention" if windowed else "full_attention"] * count
+    foreign = sorted(set(kinds) - _MASKED_KINDS)
+    if foreign:
+        raise CheckpointError(
+            f"The target has layers of type {', '.join(foreign)}, whose state cannot be rolled "
+            "back after a tree is verified.",
+            "Use a target whose layers are all full or sliding-window attention.",
+        )
+    return list(kinds)
