@@ -1,0 +1,111 @@
+"""From device tensors to the `DraftTree` that readers see: columns, states and fates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dartree_core.draft.supertree import Supertree
+from dartree_core.engine.verify import Verdict, VerifyPlan
+from dartree_core.tree import BonusFate, DraftTree, State
+
+
+def describe_tree(
+    tree: Supertree, plan: VerifyPlan, verdict: Verdict, logits: Tensor | None
+) -> tuple[DraftTree, list[int]]:
+    """The round's tree with every node's fate.
+
+    Args:
+        tree: What the builder made.
+        plan: The rows that were verified.
+        verdict: The walk's outcome.
+        logits: float32 `[n + 1, V]` for full detail, None for basic.
+
+    Returns:
+        The tree, and the accepted path as node ids.
+    """
+    ints = torch.stack((tree.token, tree.parent, tree.depth, tree.draft_rank, tree.head_rank))
+    floats = torch.stack((tree.draft_logp, tree.head_logp, tree.path_logp, tree.select))
+    token, parent, depth, draft_rank, head_rank = ints.tolist()
+    draft_logp, head_logp, path_logp, select = floats.tolist()
+    kept_ids: list[int] = tree.kept.tolist()
+    accepted = [kept_ids[row] for row in verdict.accepted]
+    kept = [False] * len(token)
+    for i in kept_ids:
+        kept[i] = True
+    full: dict[str, Any] = {}
+    if logits is not None:
+        full = {"draft_rank": draft_rank, "head_rank": head_rank}
+        full |= _target_columns(kept_ids, plan, logits, len(token))
+    return (
+        DraftTree(
+            token=token,
+            parent=parent,
+            depth=depth,
+            slot=[d - 1 for d in depth],
+            draft_logp=draft_logp,
+            head_logp=head_logp,
+            path_logp=path_logp,
+            select=select,
+            kept=kept,
+            state=_states(parent, kept, set(accepted)),
+            **full,
+        ),
+        accepted,
+    )
+
+
+def _states(parent: list[int], kept: list[bool], hits: set[int]) -> list[State]:
+    out: list[State] = []
+    for i, p in enumerate(parent):
+        if not kept[i]:
+            out.append("pruned")
+        elif i in hits:
+            out.append("hit")
+        else:
+            out.append("walked_past" if p in hits else "unreached")
+    return out
+
+
+def target_logps(plan: VerifyPlan, logits: Tensor) -> Tensor:
+    """Log-probability of every row given its path, float32 `[n + 1]`, 0 for the root."""
+    parents = plan.parent.clamp(min=0)
+    own = logits[parents, plan.token] - logits.logsumexp(dim=-1)[parents]
+    own[0] = 0.0
+    return own
+
+
+def _target_columns(
+    kept_ids: list[int], plan: VerifyPlan, logits: Tensor, nodes: int
+) -> dict[str, Any]:
+    logp = target_logps(plan, logits)
+    parents = plan.parent.clamp(min=0)
+    own = logits[parents, plan.token]
+    rank = (logits[parents] > own[:, None]).sum(-1) + 1
+    coverage = torch.zeros_like(logp).index_add_(0, parents[1:], logp[1:].exp())
+    columns: dict[str, list[Any]] = {
+        "target_logp": [float("nan")] * nodes,
+        "target_rank": [0] * nodes,
+        "coverage": [float("nan")] * nodes,
+    }
+    per_row = (logp.tolist(), rank.tolist(), coverage.tolist())
+    for node, row_logp, row_rank, row_coverage in zip(kept_ids, *per_row, strict=True):
+        columns["target_logp"][node] = row_logp
+        columns["target_rank"][node] = row_rank if node else 0
+        columns["coverage"][node] = row_coverage
+    return columns
+
+
+def bonus_fate(tree: Supertree, described: DraftTree, last: int, bonus: int) -> BonusFate:
+    """Why the tree had no verified node for the bonus token under accepted node `last`."""
+    for i in described.children(last):
+        if described.token[i] == bonus:
+            return "final_pruned"
+    slot = described.depth[last]
+    if slot >= len(tree.candidates):
+        return "not_expanded"
+    if bool((tree.candidates[slot] == bonus).any()):
+        return "level_pruned"
+    return "not_proposed"

@@ -1,0 +1,239 @@
+"""One round of speculation: draft, build, verify, commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dartree_core.config import DecodeConfig, TreeConfig
+from dartree_core.draft.builders import BUILDERS, Steps
+from dartree_core.draft.drafter import BlockDraft
+from dartree_core.draft.supertree import Level, Supertree, finish
+from dartree_core.engine.answer import Answer
+from dartree_core.engine.report import bonus_fate, describe_tree, target_logps
+from dartree_core.engine.sampling import Chooser
+from dartree_core.engine.session import Session
+from dartree_core.engine.verify import Verdict, VerifyPlan, walk
+from dartree_core.events import (
+    STAGES,
+    BlockDrafted,
+    DepthExpanded,
+    Event,
+    Provenance,
+    RoundDone,
+    Stage,
+    TreePruned,
+    TreeVerified,
+)
+
+if TYPE_CHECKING:
+    from dartree_core.engine.decoder import Decoder
+
+_SHOWN_PER_SLOT = 12
+
+
+class Cancelled(Exception):  # noqa: N818
+    """The turn was cancelled; raised between two events, caught by the decoder."""
+
+
+class Laps:
+    """Host milliseconds per stage; time between an event and the next pull is nobody's."""
+
+    def __init__(self) -> None:
+        self.ms: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self._since = time.perf_counter()
+
+    def resume(self) -> None:
+        """Start counting again after an event was consumed."""
+        self._since = time.perf_counter()
+
+    def lap(self, stage: Stage) -> None:
+        """Book the time since the last call on `stage`."""
+        now = time.perf_counter()
+        self.ms[stage] += (now - self._since) * 1e3
+        self._since = now
+
+    def rounded(self) -> dict[Stage, float]:
+        """Milliseconds with the 4 decimals a trace keeps, so that live equals replay."""
+        return {stage: round(ms, 4) for stage, ms in self.ms.items()}
+
+
+class Round:
+    """Runs the rounds of one turn.
+
+    The root of a round is the last emitted token: it has no keys or values in the cache yet and
+    is row 0 of the pass that verifies the tree.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        session: Session,
+        config: DecodeConfig,
+        answer: Answer,
+        chooser: Chooser,
+        turn: int,
+    ) -> None:
+        self.target, self.drafter = decoder.target, decoder.drafter
+        self.session = session
+        self.config = config
+        self.drafting = config.method != "ar"
+        self.tree: TreeConfig = config.tree
+        self.answer = answer
+        self.chooser = chooser
+        self.turn = turn
+        self.round = 0
+
+    def run(self) -> Generator[Event, None, RoundDone]:
+        """One round: yields stage events if asked for, returns the round's result."""
+        self._pass_through()
+        self.tree = self.session.take_retuned() or self.tree
+        laps = Laps()
+        start = self.session.cache.length
+        root = torch.tensor(self.answer.token_ids[-1:], device=self.target.device)
+
+        tree = yield from self._draft(root, start, laps)
+        plan = VerifyPlan.of(tree, start)
+        laps.lap("tree_setup")
+
+        taps = self.drafter.taps if self.drafter and self.drafting else ()
+        out = self.target.forward(
+            plan.token,
+            self.session.cache,
+            positions=plan.position,
+            visible=plan.visible,
+            taps=taps,
+        )
+        show = self.config.stages or self.config.detail == "full"
+        verdict = walk(plan, out.logits, self.chooser, every_row=show)
+        laps.lap("verify")
+        if self.config.stages and self.drafting:
+            yield TreeVerified(
+                self.turn,
+                self.round,
+                node=tree.kept.tolist(),
+                choice=verdict.choice,
+                target_logp=target_logps(plan, out.logits).tolist(),
+            )
+            self._pass_through()
+            laps.resume()
+
+        rows = torch.tensor(verdict.accepted, device=self.target.device)
+        self.session.commit([*root.tolist(), *verdict.tokens], rows, out.features)
+        emitted = self.answer.emit([*verdict.tokens, verdict.bonus])
+        self.chooser.extend(emitted)
+        # What was verified behind the end of the turn is no part of the conversation.
+        self.session.crop(start + max(1, len(emitted)))
+        logits = out.logits if self.config.detail == "full" else None
+        done = self._describe(tree, plan, verdict, emitted, start, logits, laps)
+        self.round += 1
+        return done
+
+    def _draft(self, root: Tensor, start: int, laps: Laps) -> Generator[Event, None, Supertree]:
+        """Draft a block and grow a tree on it, or a bare root where no tree can pay."""
+        if self.drafter is None or self.session.draft_cache is None or not self.drafting:
+            return Supertree.root_only(root)
+        # Never deeper than the turn can still emit beside the bonus token, or than the target
+        # can address.
+        depth = min(self.answer.room - 1, self.target.max_positions - start - 1)
+        if depth < 1:
+            return Supertree.root_only(root)
+        self.session.encode_pending()
+        block = self.drafter.draft(root, self.session.draft_cache, self.tree.block_size)
+        laps.lap("draft")
+        build = BUILDERS[self.config.method]
+        depth = min(depth, block.num_slots)
+        steps = build(block, self.drafter.head, root, self.target.embed, self.tree, depth)
+        if self.config.stages:
+            tree = yield from self._narrate(block, steps, laps)
+        else:
+            tree = finish(steps)
+        laps.lap("tree_build")
+        return tree
+
+    def _narrate(
+        self, block: BlockDraft, steps: Steps, laps: Laps
+    ) -> Generator[Event, None, Supertree]:
+        """Grow a tree depth by depth, saying so; the next depth waits for the reader."""
+        yield self._drafted(block)
+        tree: Supertree | None = None
+        while tree is None:
+            self._pass_through()
+            laps.resume()
+            try:
+                level = next(steps)
+            except StopIteration as stop:
+                tree = stop.value
+            else:
+                laps.lap("tree_build")
+                yield self._expanded(level)
+        yield TreePruned(self.turn, self.round, tree.kept.tolist())
+        self._pass_through()
+        laps.resume()
+        return tree
+
+    def _expanded(self, level: Level) -> DepthExpanded:
+        return DepthExpanded(
+            self.turn,
+            self.round,
+            depth=level.depth,
+            considered=level.considered,
+            node=level.node.tolist(),
+            token=level.token.tolist(),
+            parent=level.parent.tolist(),
+            draft_logp=level.draft_logp.tolist(),
+            head_logp=level.head_logp.tolist(),
+            path_logp=level.path_logp.tolist(),
+        )
+
+    def _drafted(self, block: BlockDraft) -> BlockDrafted:
+        logp, rows = torch.log_softmax(block.base_logits, dim=-1).topk(
+            min(_SHOWN_PER_SLOT, block.base_logits.shape[1]), dim=-1
+        )
+        return BlockDrafted(
+            self.turn, self.round, block.vocabulary.to_target(rows).tolist(), logp.tolist()
+        )
+
+    def _describe(
+        self,
+        tree: Supertree,
+        plan: VerifyPlan,
+        verdict: Verdict,
+        emitted: list[int],
+        start: int,
+        logits: Tensor | None,
+        laps: Laps,
+    ) -> RoundDone:
+        described, accepted = describe_tree(tree, plan, verdict, logits)
+        drafted = len(verdict.tokens)
+        provenance: list[Provenance] = [
+            "draft" if i < drafted else "bonus" for i in range(len(emitted))
+        ]
+        has_bonus = len(emitted) > drafted
+        delta, span = self.answer.text.delta()
+        fate = bonus_fate(tree, described, accepted[-1], verdict.bonus) if has_bonus else None
+        laps.lap("commit")
+        return RoundDone(
+            turn=self.turn,
+            round=self.round,
+            position=start,
+            tree=described,
+            accepted=accepted,
+            tokens=emitted,
+            provenance=provenance,
+            bonus=verdict.bonus if has_bonus else None,
+            bonus_fate=fate,
+            text_delta=delta,
+            span=span,
+            ms=laps.rounded(),
+            kv_length=self.session.cache.length,
+            budget=self.tree.budget if self.drafting else 0,
+        )
+
+    def _pass_through(self) -> None:
+        if self.session.cancelled:
+            raise Cancelled

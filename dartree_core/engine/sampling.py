@@ -1,0 +1,116 @@
+"""How the target chooses a token: argmax, or a draw whose noise is keyed by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dartree_core.config import SamplingConfig
+from dartree_core.engine.noise import gumbel
+
+
+class Chooser:
+    """The target's choices for one turn.
+
+    The choice at a tree node depends on the node's own path alone: logits there, processors
+    applied to the tokens of prompt, answer and path, and the noise of its position. So it is the
+    choice plain decoding would make at that point, whatever else the tree holds.
+
+    Args:
+        sampling: Settings; processors are transformers' own, in its order.
+        context: Prompt token ids; `extend` adds what is emitted.
+        device: Where logits live.
+    """
+
+    def __init__(
+        self, sampling: SamplingConfig, context: Sequence[int], device: torch.device
+    ) -> None:
+        self.sampling = sampling
+        self.device = device
+        self._processors = _processors(sampling)
+        self._context = list(context) if sampling.repetition_penalty != 1.0 else None
+        self._all_tokens = torch.empty(0, dtype=torch.int64, device=device)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Tokens that became part of the answer."""
+        if self._context is not None:
+            self._context.extend(tokens)
+
+    @property
+    def plain_argmax(self) -> bool:
+        """True when a choice is just the argmax of a row, so that all rows cost one call."""
+        return self.sampling.greedy and not self._processors
+
+    def choose(
+        self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> Tensor:
+        """One choice per row.
+
+        Args:
+            logits: float32 `[r, V]`.
+            positions: Per row the absolute position of the token to be chosen.
+            paths: Per row the draft tokens between the context, which ends with the root, and
+                the choice.
+
+        Returns:
+            int64 `[r]`.
+        """
+        if self.plain_argmax:
+            return logits.argmax(dim=-1)
+        scores = self.scores(logits, paths)
+        if not self.sampling.greedy:
+            if len(self._all_tokens) != scores.shape[1]:
+                self._all_tokens = torch.arange(scores.shape[1], device=self.device)
+            noise = {p: gumbel(self.sampling.seed, p, self._all_tokens) for p in set(positions)}
+            scores = scores + torch.stack([noise[p] for p in positions])
+        return scores.argmax(dim=-1)
+
+    def scores(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """Processed logits, whose softmax is the distribution a choice is drawn from."""
+        if not self._processors:
+            return logits
+        history = self._histories(paths)
+        for processor in self._processors:
+            logits = processor(history, logits)
+        return logits
+
+    def _histories(self, paths: Sequence[Sequence[int]]) -> Tensor | None:
+        """Context and path per row, `[r, longest]`; only the repetition penalty looks at it.
+
+        Shorter rows are filled up with their own first token, which changes nothing: the
+        penalty is on the set of tokens.
+        """
+        if self._context is None:
+            return None
+        rows = [[*self._context, *path] for path in paths]
+        longest = max(len(row) for row in rows)
+        filled = [row + row[:1] * (longest - len(row)) for row in rows]
+        return torch.tensor(filled, device=self.device)
+
+
+def _processors(sampling: SamplingConfig) -> list[Any]:
+    from transformers import (
+        MinPLogitsWarper,
+        RepetitionPenaltyLogitsProcessor,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    out: list[Any] = []
+    if sampling.repetition_penalty != 1.0:
+        out.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if sampling.greedy:
+        return out
+    if sampling.temperature != 1.0:
+        out.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        out.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1.0:
+        out.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p > 0.0:
+        out.append(MinPLogitsWarper(sampling.min_p))
+    return out
