@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dartree_core.lazy import exports
 
 __version__ = "0.1.0"
 
@@ -14,20 +16,14 @@ if TYPE_CHECKING:
     from dartree_core.draft.builders import build_dartree
     from dartree_core.engine import Decoder
 
-# Looked up on first use, so that `import dartree_core.events` never pays for torch.
-_HOMES = {
-    "DecodeConfig": "dartree_core.config",
-    "SamplingConfig": "dartree_core.config",
-    "TreeConfig": "dartree_core.config",
-    "build_dartree": "dartree_core.draft.builders",
-    "Decoder": "dartree_core.engine",
-    "load": "dartree_core.bundles",
-}
-
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = exports(
+    __name__,
+    {
+        "DecodeConfig": "dartree_core.config",
+        "SamplingConfig": "dartree_core.config",
+        "TreeConfig": "dartree_core.config",
+        "build_dartree": "dartree_core.draft.builders",
+        "Decoder": "dartree_core.engine",
+        "load": "dartree_core.bundles",
+    },
+)

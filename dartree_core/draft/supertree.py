@@ -108,10 +108,12 @@ class Supertree:
 
         With `depth_bonus <= 0` no child's key exceeds its parent's, and a stable order resolves
         ties to the lower id, which is the parent's: the kept set is closed under "parent of".
+        NaN, which overflowing half-precision logits leave behind, counts as the worst key.
         """
         if self.num_nodes <= budget:
             return
-        order = torch.sort(self.select[1:], descending=True, stable=True).indices[:budget] + 1
+        keys = self.select[1:].nan_to_num(nan=float("-inf"), neginf=float("-inf"))
+        order = torch.sort(keys, descending=True, stable=True).indices[:budget] + 1
         self.kept = torch.cat((self.kept[:1], order.sort().values))
 
 

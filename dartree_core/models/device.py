@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dartree_core.errors import ConfigError
+from dartree_core.models.kernels import has_fbgemm
 
 DTYPES = {
     "float32": torch.float32,
@@ -50,14 +51,21 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The named dtype; "auto" is float32 on the CPU (exact, and CPUs gain little from less) and
-    bfloat16 elsewhere.
+    """The named dtype of weights.
+
+    "auto" is what runs fastest and computes well. On a CPU that is float16 weights under float32
+    arithmetic where FBGEMM has the kernel, else float32; on CUDA bfloat16 where the device has
+    it; else float16.
 
     Raises:
         ConfigError: The name is unknown.
     """
     if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+        if device.type == "cpu":
+            return torch.float16 if has_fbgemm() else torch.float32
+        if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+            return torch.bfloat16
+        return torch.float16
     if name not in DTYPES:
         raise ConfigError(f"There is no dtype {name!r}.", "Use auto, float32, bfloat16 or float16.")
     return DTYPES[name]

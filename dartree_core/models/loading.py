@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from dartree_core.errors import CheckpointError, ConfigError
+from dartree_core.models.device import pick_dtype
+from dartree_core.models.lean import LeanTarget, supports
 from dartree_core.models.target import Target
 
 
@@ -16,12 +18,24 @@ def load_target(
     path: str | Path,
     *,
     device: torch.device,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
+    lean: bool = False,
+    memory: Path | None = None,
     trust_remote_code: bool = False,
     label: str = "",
     revision: str = "",
 ) -> Target:
     """Load any transformers causal language model whose weights are safetensors.
+
+    Args:
+        path: A directory in transformers' layout.
+        device: Where to run.
+        dtype: Of the weights; None picks the fastest that computes well on this device.
+        lean: Use the lean path where it supports the architecture. It takes the model's weights
+            over, so leave it off to work with the transformers model itself.
+        memory: File that remembers kernel measurements of the lean path.
+        trust_remote_code: Run Python code that the model brings.
+        label, revision: For display.
 
     Raises:
         CheckpointError: The directory is no loadable model, or of an unsupported kind.
@@ -33,10 +47,17 @@ def load_target(
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+    lean = lean and _can_be_lean(folder, trust_remote_code)
+    weights = dtype or pick_dtype("auto", device)
+    # A CPU multiplies float16 weights well, but float16 activations badly: only the lean path
+    # keeps the two apart.
+    mixed = device.type == "cpu" and weights == torch.float16
+    if mixed and not lean and dtype is None:
+        weights, mixed = torch.float32, False
     try:
         model = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype=dtype,
+            dtype=torch.float32 if mixed and lean else weights,
             attn_implementation="sdpa",
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
@@ -48,7 +69,20 @@ def load_target(
         ) from error
     model = model.to(device).eval()
     model.requires_grad_(False)
-    return Target(model, label=label or folder.name, revision=revision)
+    named = {"label": label or folder.name, "revision": revision}
+    if lean:
+        return LeanTarget(model, weights=weights, memory=memory, **named)
+    return Target(model, **named)
+
+
+def _can_be_lean(folder: Path, trust_remote_code: bool) -> bool:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError):
+        return False  # the model's own loading says what is wrong
+    return supports(config)
 
 
 def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any | None:

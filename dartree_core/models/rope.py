@@ -18,14 +18,12 @@ class Rope(nn.Module):
 
     def __init__(self, head_dim: int, max_positions: int, parameters: Mapping[str, Any]) -> None:
         super().__init__()
-        inverse, self.scale = _frequencies(head_dim, max_positions, parameters)
-        self.register_buffer("inverse", inverse, persistent=False)
-        self.register_buffer("cos", torch.empty(0, head_dim), persistent=False)
-        self.register_buffer("sin", torch.empty(0, head_dim), persistent=False)
+        # Plain attributes, not buffers: casting the module to bfloat16 must not round the
+        # frequencies, or angles are off by whole turns a few hundred positions in.
+        self.inverse, self.scale = _frequencies(head_dim, max_positions, parameters)
+        self.cos = torch.empty(0, head_dim)
+        self.sin = torch.empty(0, head_dim)
         self._device_key: tuple[torch.device, torch.dtype] | None = None
-        self.inverse: Tensor
-        self.cos: Tensor
-        self.sin: Tensor
 
     def reserve(self, length: int, device: torch.device, dtype: torch.dtype) -> None:
         """Make the tables cover positions `[0, length)`."""

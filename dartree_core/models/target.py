@@ -43,6 +43,10 @@ class Target:
         label: Name shown to users.
         revision: Hub revision or "".
 
+    Attributes:
+        dtype: Of activations, keys and values.
+        weight_dtype: Of the weights in matrix products.
+
     Raises:
         CheckpointError: The architecture keeps state that a tree cannot roll back.
     """
@@ -62,11 +66,17 @@ class Target:
         self.vocab_size: int = self.output.weight.shape[0]
         self.device = self.embedding.weight.device
         self.dtype: torch.dtype = self.embedding.weight.dtype
+        self.weight_dtype = self.dtype
         self.layers = _decoder_layers(model, self.num_layers)
         self._kinds = _layer_kinds(text, self.num_layers)
         self._window: int = getattr(text, "sliding_window", None) or 0
         parameters = inspect.signature(model.forward).parameters
         self._cache_key = "cache" if "cache" in parameters else "past_key_values"
+
+    @property
+    def path(self) -> str:
+        """Which code computes the model, for display."""
+        return "transformers"
 
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence."""

@@ -56,7 +56,9 @@ def pairs() -> dict[str, tuple[str, str]]:
 def decoder(pair: str) -> Decoder:
     target_name, draft_name = pairs()[pair]
     folder = ROOT / "checkpoints"
-    target = load_target(folder / target_name, device=torch.device("cpu"), dtype=torch.float32)
+    target = load_target(
+        folder / target_name, device=torch.device("cpu"), dtype=torch.float32, lean=True
+    )
     return Decoder(target, load_drafter(folder / draft_name, target))
 
 
