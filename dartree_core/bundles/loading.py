@@ -1,0 +1,85 @@
+"""One call from a name to a decoder that is ready to run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dartree_core.bundles import cache, registry
+from dartree_core.bundles.progress import Progress, silent
+from dartree_core.bundles.resolution import resolve
+
+if TYPE_CHECKING:
+    from dartree_core.engine import Decoder
+
+log = logging.getLogger(__name__)
+
+_STEPS = 3
+
+
+def load(
+    bundle: str = registry.DEFAULT,
+    *,
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    progress: Progress | None = None,
+) -> Decoder:
+    """Load target, drafter and tokenizer, fetching them first where needed.
+
+    Args:
+        bundle, target, draft: As `dartree_core.bundles.resolve`.
+        device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
+        dtype: `auto`, `float32`, `bfloat16`, `float16`.
+        trust_remote_code: Run Python code that a model repository brings.
+        progress: Hears `progress(what, done, total, unit)`.
+
+    Raises:
+        BundleError: Files are missing and cannot be fetched.
+        CheckpointError: A model cannot be loaded, or drafter and target do not fit.
+        ConfigError: There is no such device or dtype here.
+    """
+    listener = progress or silent
+    # Names and devices are checked before anything is fetched or loaded.
+    registry.get(bundle)
+    from dartree_core.models.device import pick_device, pick_dtype
+
+    place = pick_device(device)
+    precision = None if dtype == "auto" else pick_dtype(dtype, place)
+    found = resolve(
+        bundle,
+        target=target,
+        draft=draft,
+        trust_remote_code=trust_remote_code,
+        progress=progress,
+    )
+    for note in found.notes:
+        log.warning("%s", note)
+
+    from dartree_core.draft import load_drafter
+    from dartree_core.engine import Decoder
+    from dartree_core.models import load_target, load_tokenizer
+
+    what = f"loading {found.target.label}"
+    listener(what, 0, _STEPS, "steps")
+    target_model = load_target(
+        found.target.path,
+        device=place,
+        dtype=precision,
+        lean=True,
+        memory=cache.home() / "kernels.json",
+        trust_remote_code=trust_remote_code,
+        label=found.target.label,
+        revision=found.target.revision,
+    )
+    listener(what, 1, _STEPS, "steps")
+    drafter = None
+    if found.draft is not None:
+        drafter = load_drafter(found.draft.path, target_model, label=found.draft.label)
+    listener(what, 2, _STEPS, "steps")
+    tokenizer = load_tokenizer(found.target.path, trust_remote_code=trust_remote_code)
+    listener(what, _STEPS, _STEPS, "steps")
+    return Decoder(target_model, drafter, tokenizer, bundle=found.name)
