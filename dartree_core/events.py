@@ -223,6 +223,21 @@ class TurnFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Plain decoding was measured on the loaded target: the baseline of every speedup shown.
+
+    Attributes:
+        method: `ar`.
+        tokens_per_second: Over `tokens` tokens and `seconds` seconds, prefill and warm-up left out.
+    """
+
+    method: str
+    tokens_per_second: float
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunFailed:
     """Something went wrong; `message` and `remedy` are for the user, `error` names its class."""
 
@@ -242,6 +257,7 @@ Event: TypeAlias = (
     | TreeVerified
     | RoundDone
     | TurnFinished
+    | Calibrated
     | RunFailed
 )
 
