@@ -17,6 +17,9 @@ Method = Literal["ar", "dflash", "domino", "ddtree", "dartree", "dartree-fixed"]
 
 Detail = Literal["basic", "full"]
 
+AUTO_LIMIT = 64
+"""Most draft nodes that budget `auto` may verify in a round."""
+
 METHODS: tuple[Method, ...] = get_args(Method)
 CHAINS: tuple[Method, ...] = ("dflash", "domino")
 
@@ -31,7 +34,8 @@ class TreeConfig:
     """How a draft tree is grown and pruned (arXiv 2608.13524, section 3).
 
     Attributes:
-        budget: B, most draft nodes verified in a round; the root is not counted.
+        budget: B, most draft nodes verified in a round, the root not counted; `auto` lets every
+            round choose what pays on this machine, up to `AUTO_LIMIT`.
         width: W, nodes kept per depth while the supertree grows (`dartree` only).
         candidates: size of each slot's candidate set, the tokens with the largest base logits.
         expansion_k: most children scored for one parent.
@@ -40,7 +44,7 @@ class TreeConfig:
         block_size: tokens in a draft block, root included; None takes the drafter's own.
     """
 
-    budget: int = 64
+    budget: int | Literal["auto"] = 64
     width: int = 12
     candidates: int = 64
     expansion_k: int = 64
@@ -50,6 +54,8 @@ class TreeConfig:
     def __post_init__(self) -> None:
         for name in ("budget", "width", "candidates", "expansion_k"):
             value = getattr(self, name)
+            if name == "budget" and value == "auto":
+                continue
             _require(
                 isinstance(value, int) and value >= 1,
                 f"{name} is {value!r}, but a tree needs a whole number of at least 1.",
@@ -66,6 +72,11 @@ class TreeConfig:
             f"block_size is {self.block_size}, but a block holds the root and at least one mask.",
             "Use 2 or more, or leave it out for the drafter's own block size.",
         )
+
+    @property
+    def limit(self) -> int:
+        """Most draft nodes of a round, as a number."""
+        return AUTO_LIMIT if self.budget == "auto" else self.budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,10 @@ def load(
     from dartree_core.draft import load_drafter
     from dartree_core.engine import Decoder
     from dartree_core.models import load_target, load_tokenizer
+    from dartree_core.models.memory import Memory
+    from dartree_core.models.threads import tune_threads
 
+    memory = Memory(cache.home() / "measured.json")
     what = f"loading {found.target.label}"
     listener(what, 0, _STEPS, "steps")
     target_model = load_target(
@@ -70,16 +73,24 @@ def load(
         device=place,
         dtype=precision,
         lean=True,
-        memory=cache.home() / "kernels.json",
+        memory=memory,
         trust_remote_code=trust_remote_code,
         label=found.target.label,
         revision=found.target.revision,
     )
     listener(what, 1, _STEPS, "steps")
+    tune_threads(target_model)
     drafter = None
     if found.draft is not None:
-        drafter = load_drafter(found.draft.path, target_model, label=found.draft.label)
+        drafter = load_drafter(
+            found.draft.path, target_model, label=found.draft.label, lean=True, memory=memory
+        )
     listener(what, 2, _STEPS, "steps")
     tokenizer = load_tokenizer(found.target.path, trust_remote_code=trust_remote_code)
     listener(what, _STEPS, _STEPS, "steps")
-    return Decoder(target_model, drafter, tokenizer, bundle=found.name)
+    decoder = Decoder(target_model, drafter, tokenizer, bundle=found.name, memory=memory)
+    if drafter is not None:
+        listener("measuring this machine", 0, 1, "steps")
+        decoder.budget_policy()
+        listener("measuring this machine", 1, 1, "steps")
+    return decoder

@@ -179,11 +179,15 @@ def _torch(section: Section) -> None:
     dtype = str(pick_dtype("auto", device)).removeprefix("torch.")
     best = {"cuda": "a CUDA device is there", "mps": "Apple's GPU is there"}
     section.add("device used", f"{device}: {best.get(device.type, 'there is no GPU to use')}")
-    why = (
-        "speculative output equals plain output token for token, exact ties aside"
-        if dtype == "float32"
-        else "half the memory traffic; near ties may round otherwise than in plain decoding"
-    )
+    if dtype == "float32":
+        why = "speculative output equals plain output token for token, exact ties aside"
+    elif device.type == "cpu":
+        why = (
+            "weights in half the memory, arithmetic in float32; models without the lean path "
+            "get float32"
+        )
+    else:
+        why = "half the memory traffic; near ties may round otherwise than in plain decoding"
     native = (
         device.type != "cuda"
         or dtype != "bfloat16"

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dartree_core.draft.checkpoint import DraftCheckpoint, read_checkpoint
 from dartree_core.draft.heads import CorrectionHead
 from dartree_core.draft.vocabulary import DraftVocabulary
 from dartree_core.errors import CheckpointError, ConfigError
+from dartree_core.models import kernels
+from dartree_core.models.memory import Memory
 from dartree_core.models.target import Target
 
 
@@ -85,18 +86,34 @@ class Drafter:
         checkpoint: As read from disk.
         target: The model it was trained for.
         label: Name shown to users.
+        lean: Hand the backbone's products to the target's kernels; its weights cannot be read
+            any more then.
+        memory: Where kernel measurements are kept.
 
     Raises:
         CheckpointError: Shapes say that the drafter belongs to another target.
     """
 
-    def __init__(self, checkpoint: DraftCheckpoint, target: Target, *, label: str = "") -> None:
+    def __init__(
+        self,
+        checkpoint: DraftCheckpoint,
+        target: Target,
+        *,
+        label: str = "",
+        lean: bool = False,
+        memory: Memory | None = None,
+    ) -> None:
         spec = checkpoint.spec
         _check_match(checkpoint, target)
         self.spec = spec
         self.label = label or checkpoint.path.name
         self.target = target
         self.backbone = checkpoint.backbone.to(target.device, target.dtype)
+        kernel = "dense"
+        if lean:
+            names = kernels.candidates(target.device, target.weight_dtype)
+            kernel = kernels.choose(checkpoint.backbone.fc.weight, names, memory or Memory())
+            kernels.pack(self.backbone, kernel)
         self.head: CorrectionHead = checkpoint.head.to(target.device, target.dtype)
         ids = checkpoint.vocab_ids
         self.vocabulary = DraftVocabulary.from_checkpoint(
@@ -104,7 +121,8 @@ class Drafter:
             spec.draft_vocab_size,
             target.vocab_size,
         )
-        self._output = self.vocabulary.select(target.output_weight)
+        output = self.vocabulary.select(target.output_weight).detach()
+        self._output = kernels.KERNELS[kernel](output, None)
         self._mask = torch.tensor([spec.mask_token_id], device=target.device)
 
     @property
@@ -148,7 +166,7 @@ class Drafter:
         )
         if not self.spec.shift_label:
             hidden = hidden[1:]
-        return BlockDraft(hidden, F.linear(hidden, self._output).float(), self.vocabulary)
+        return BlockDraft(hidden, self._output(hidden).float(), self.vocabulary)
 
     def block_size(self, asked: int | None) -> int:
         """The block size to use: the drafter's own, or a smaller one.
@@ -173,13 +191,20 @@ class Drafter:
         return [None if w is None else distance < w for w in self.spec.windows]
 
 
-def load_drafter(path: str | Path, target: Target, *, label: str = "") -> Drafter:
-    """Read a checkpoint directory and bind it to `target`.
+def load_drafter(
+    path: str | Path,
+    target: Target,
+    *,
+    label: str = "",
+    lean: bool = False,
+    memory: Memory | None = None,
+) -> Drafter:
+    """Read a checkpoint directory and bind it to `target`; options as in `Drafter`.
 
     Raises:
         CheckpointError: Damaged, unsupported, or made for another target.
     """
-    return Drafter(read_checkpoint(path), target, label=label)
+    return Drafter(read_checkpoint(path), target, label=label, lean=lean, memory=memory)
 
 
 def _check_match(checkpoint: DraftCheckpoint, target: Target) -> None:

@@ -19,7 +19,10 @@ _KNOWN_ELSEWHERE = {
     "DFlash2DraftModel": "a DFlash2 drafter (convolutional mixer and token selector)",
     "UBTreeDraftModel": "a UBTree drafter (unigram proposer with a bigram selector)",
     "MuseGlimmerAssistantForCausalLM": "a muse_glimmer assistant",
+    "muse_glimmer_assistant": "a muse_glimmer assistant",
 }
+"""By architecture or model type."""
+_DFLASH2_FIELDS = ("conv_", "selector_", "final_logit_softcapping", "output_multiplier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,11 @@ class DraftSpec:
         layer_ids = field("target_layer_ids", None)
         if layer_ids is None:
             layer_ids = default_layer_ids(num_layers, num_target_layers)
+        if not layer_ids:
+            raise CheckpointError(
+                "The drafter's config.json has an empty list of target_layer_ids.",
+                "Add the ids of the target layers it was trained on.",
+            )
         spec = cls(
             hidden_size=hidden,
             intermediate_size=int(field("intermediate_size")),
@@ -164,14 +172,14 @@ def _refuse_foreign(config: Mapping[str, Any]) -> None:
             "which this version does not load.",
             "Use the original DFlash or Domino checkpoint it was converted from.",
         )
-    for name in config.get("architectures") or ():
+    for name in (*(config.get("architectures") or ()), config.get("model_type")):
         if name in _KNOWN_ELSEWHERE:
             raise CheckpointError(
                 f"This drafter is {_KNOWN_ELSEWHERE[name]}, which this version does not load.",
                 "Use a DFlash v1 or Domino drafter.",
             )
-    for name in ("selector_rank", "conv_kernel_size", "final_logit_softcapping"):
-        if (config.get("dflash_config") or {}).get(name):
+    for name, value in (config.get("dflash_config") or {}).items():
+        if name.startswith(_DFLASH2_FIELDS) and value and value != 1.0:
             raise CheckpointError(
                 f"The drafter's config.json sets {name!r}, which this version cannot honour.",
                 "Use a DFlash v1 or Domino drafter.",
@@ -201,6 +209,17 @@ def _head_kind(name: str | None) -> HeadKind:
 
 def _rope(text: Mapping[str, Any]) -> Mapping[str, Any]:
     parameters = text.get("rope_parameters") or {}
+    if any(isinstance(value, Mapping) for value in parameters.values()):
+        raise CheckpointError(
+            "The drafter's rope_parameters differ per kind of attention.",
+            "Use a drafter whose layers share one rotary base.",
+        )
+    part = parameters.get("partial_rotary_factor", text.get("partial_rotary_factor"))
+    if part not in (None, 1.0):
+        raise CheckpointError(
+            f"The drafter rotates only a part of each head (partial_rotary_factor={part}).",
+            "Use a DFlash v1 or Domino drafter, which rotate all of it.",
+        )
     scaling = text.get("rope_scaling")
     if scaling is None and parameters.get("rope_type", "default") != "default":
         scaling = parameters
@@ -211,13 +230,17 @@ def _rope(text: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _windows(text: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
-    types = text.get("layer_types") or ["full_attention"] * num_layers
+    window = text.get("sliding_window")
+    types = text.get("layer_types")
+    if not types:  # as transformers' Qwen3 fills them in
+        first = text.get("max_window_layers", 28) if text.get("use_sliding_window") else num_layers
+        kinds = ("full_attention", "sliding_attention")
+        types = [kinds[i >= first and bool(window)] for i in range(num_layers)]
     if len(types) < num_layers:
         raise CheckpointError(
             f"The drafter's config.json has {len(types)} layer_types for {num_layers} layers.",
             "The file is damaged; fetch it again.",
         )
-    window = text.get("sliding_window")
     out: list[int | None] = []
     for kind in types[:num_layers]:
         if kind == "full_attention":

@@ -103,6 +103,11 @@ class Supertree:
         """A tree that proposes nothing: verifying it is a plain decoding step."""
         return cls.from_levels(root, [], [])
 
+    def best_path_logps(self, most: int) -> list[float]:
+        """Path scores of the `most` best nodes, in the order in which `prune` keeps them."""
+        scores: list[float] = self.path_logp[1:][self._order()[:most]].tolist()
+        return scores
+
     def prune(self, budget: int) -> None:
         """Keep the `budget` nodes with the largest keys.
 
@@ -112,9 +117,13 @@ class Supertree:
         """
         if self.num_nodes <= budget:
             return
+        best = self._order()[:budget] + 1
+        self.kept = torch.cat((self.kept[:1], best.sort().values))
+
+    def _order(self) -> Tensor:
+        """Draft nodes (from 0) by descending key, ties by id."""
         keys = self.select[1:].nan_to_num(nan=float("-inf"), neginf=float("-inf"))
-        order = torch.sort(keys, descending=True, stable=True).indices[:budget] + 1
-        self.kept = torch.cat((self.kept[:1], order.sort().values))
+        return torch.sort(keys, descending=True, stable=True).indices
 
 
 def ancestors(parent: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ import torch
 from dartree_core.config import DecodeConfig
 from dartree_core.draft.drafter import Drafter
 from dartree_core.engine.answer import Answer
+from dartree_core.engine.budget import BudgetPolicy
+from dartree_core.engine.costs import costs_of
 from dartree_core.engine.defaults import eos_ids
 from dartree_core.engine.describe import run_started
 from dartree_core.engine.prompt import Prompt, PromptLike, encode_prompt
@@ -27,6 +29,7 @@ from dartree_core.engine.session import Session
 from dartree_core.errors import CapacityError, ConfigError
 from dartree_core.events import Event, PrefillDone, RoundDone, TurnFinished, TurnStarted
 from dartree_core.metrics import RunningMetrics
+from dartree_core.models.memory import Memory
 from dartree_core.models.target import Target
 
 _PREFILL_CHUNK = 1024
@@ -42,6 +45,7 @@ class Decoder:
         drafter: Needed by every method but `ar`.
         tokenizer: transformers tokenizer; None for models that speak ids only.
         bundle: Name shown to users.
+        memory: Where measurements of this machine are kept.
     """
 
     def __init__(
@@ -51,12 +55,28 @@ class Decoder:
         tokenizer: Any | None = None,
         *,
         bundle: str = "",
+        memory: Memory | None = None,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.tokenizer = tokenizer
         self.bundle = bundle
         self.eos = eos_ids(target.model, tokenizer)
+        self.memory = memory or Memory()
+        self._policy: BudgetPolicy | None = None
+
+    def budget_policy(self) -> BudgetPolicy:
+        """Who sizes rounds under budget `auto`; measures pass costs when first asked for.
+
+        Raises:
+            ConfigError: There is no drafter to budget for.
+        """
+        if self._policy is None:
+            if self.drafter is None:
+                raise ConfigError("Budget auto needs a drafter.", "Give one with --draft.")
+            costs = costs_of(self.target, self.memory)
+            self._policy = BudgetPolicy(costs, self.drafter.spec.num_slots())
+        return self._policy
 
     def session(self) -> Session:
         """Fresh caches for one conversation."""
@@ -105,7 +125,9 @@ class Decoder:
             else self.encode(prompt, raw=raw, thinking=thinking)
         )
         self._check(encoded, config)
-        return self._turn(encoded, config, session or self.session())
+        session = session or self.session()
+        session.arm()
+        return self._turn(encoded, config, session)
 
     def generate(
         self, prompt: PromptLike | Prompt, config: DecodeConfig | None = None, **options: Any
@@ -124,6 +146,20 @@ class Decoder:
                     "Give one with --draft, or decode plainly with --method ar.",
                 )
             self.drafter.block_size(config.tree.block_size)
+        if config.stop and self.tokenizer is None:
+            raise ConfigError(
+                "Stop strings were given, but this model has no tokenizer to read text with.",
+                "Leave them out, or give a model directory with tokenizer files.",
+            )
+        if not prompt.ids:
+            raise ConfigError("The prompt is empty.", "Give at least one token.")
+        rows = self.target.embedding.weight.shape[0]
+        foreign = next((i for i in prompt.ids if not 0 <= i < rows), None)
+        if foreign is not None:
+            raise ConfigError(
+                f"Token id {foreign} of the prompt is outside the target's {rows} embeddings.",
+                "Give ids of this target's own tokenizer.",
+            )
         longest = self.target.max_positions
         if len(prompt.ids) >= longest:
             raise CapacityError(

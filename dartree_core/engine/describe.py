@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from dartree_core import __version__
 from dartree_core.config import DecodeConfig
 from dartree_core.events import RunStarted
 
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
     from dartree_core.engine.prompt import Prompt
     from dartree_core.models.target import Target
 
-_PACKAGES = ("dartree", "torch", "transformers")
+_PACKAGES = ("torch", "transformers")
 
 
 def versions() -> dict[str, str]:
     """Versions of what a run's numbers depend on."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "dartree": __version__}
     for name in _PACKAGES:
         try:
             found[name] = version(name)
@@ -36,6 +37,7 @@ def target_facts(target: Target) -> dict[str, Any]:
         "name": target.label,
         "revision": target.revision,
         "architecture": type(target.model).__name__,
+        "path": target.path,
         "layers": target.num_layers,
         "hidden_size": target.hidden_size,
         "vocab_size": target.vocab_size,
@@ -69,7 +71,7 @@ def run_started(decoder: Decoder, prompt: Prompt, config: DecodeConfig) -> RunSt
         target=target_facts(target),
         drafter=drafter_facts(decoder.drafter),
         device=str(target.device),
-        dtype=str(target.dtype).removeprefix("torch."),
+        dtype=str(target.weight_dtype).removeprefix("torch."),
         versions=versions(),
         config=config.to_dict(),
         seed=config.sampling.seed,

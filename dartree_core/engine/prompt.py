@@ -46,6 +46,8 @@ def encode_prompt(
     """
     if not isinstance(prompt, str) and prompt and isinstance(prompt[0], int):
         return Prompt("", [int(i) for i in prompt], "ids")  # type: ignore[arg-type]
+    if not isinstance(prompt, str) and not prompt:
+        raise ConfigError("The prompt is empty.", "Give at least one message or token.")
     if tokenizer is None:
         raise ConfigError(
             "This model has no tokenizer, so it cannot read text.",
@@ -102,6 +104,4 @@ def _messages(prompt: PromptLike) -> list[dict[str, str]]:
                 'For example {"role": "user", "content": "Hello"}.',
             )
         messages.append({"role": str(message["role"]), "content": str(message["content"])})
-    if not messages:
-        raise ConfigError("The conversation is empty.", "Give at least one message.")
     return messages

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dartree_core.config import DecodeConfig, TreeConfig
+from dartree_core.config import CHAINS, DecodeConfig, TreeConfig
 from dartree_core.draft.builders import BUILDERS, Steps
 from dartree_core.draft.drafter import BlockDraft
 from dartree_core.draft.supertree import Level, Supertree, finish
 from dartree_core.engine.answer import Answer
+from dartree_core.engine.budget import BudgetPolicy, RoundPlan
 from dartree_core.engine.report import bonus_fate, describe_tree, target_logps
 from dartree_core.engine.sampling import Chooser
 from dartree_core.engine.session import Session
@@ -87,6 +88,15 @@ class Round:
         self.chooser = chooser
         self.turn = turn
         self.round = 0
+        self.expected: float | None = None
+        self.allowed = 0
+        self._decoder = decoder
+
+    @property
+    def policy(self) -> BudgetPolicy | None:
+        """Who sizes the rounds, or None when the budget is a number or nothing is drafted."""
+        auto = self.drafting and self.tree.budget == "auto"
+        return self._decoder.budget_policy() if auto else None
 
     def run(self) -> Generator[Event, None, RoundDone]:
         """One round: yields stage events if asked for, returns the round's result."""
@@ -96,7 +106,9 @@ class Round:
         start = self.session.cache.length
         root = torch.tensor(self.answer.token_ids[-1:], device=self.target.device)
 
-        tree = yield from self._draft(root, start, laps)
+        policy = self.policy
+        outlook = policy.plan() if policy else RoundPlan()
+        tree = yield from self._draft(root, start, outlook, laps)
         plan = VerifyPlan.of(tree, start)
         laps.lap("tree_setup")
 
@@ -129,30 +141,50 @@ class Round:
         # What was verified behind the end of the turn is no part of the conversation.
         self.session.crop(start + max(1, len(emitted)))
         logits = out.logits if self.config.detail == "full" else None
-        done = self._describe(tree, plan, verdict, emitted, start, logits, laps)
+        done = self._describe(tree, plan, verdict, emitted, start, logits, laps, outlook.note)
+        if policy is not None:
+            policy.learn(done, drafted=tree.num_nodes > 0)
         self.round += 1
         return done
 
-    def _draft(self, root: Tensor, start: int, laps: Laps) -> Generator[Event, None, Supertree]:
+    def _draft(
+        self, root: Tensor, start: int, outlook: RoundPlan, laps: Laps
+    ) -> Generator[Event, None, Supertree]:
         """Draft a block and grow a tree on it, or a bare root where no tree can pay."""
+        self.expected = None
+        self.allowed = self.tree.limit if self.drafting else 0
         if self.drafter is None or self.session.draft_cache is None or not self.drafting:
+            return Supertree.root_only(root)
+        if not outlook.draft:
+            self.allowed = 0
             return Supertree.root_only(root)
         # Never deeper than the turn can still emit beside the bonus token, or than the target
         # can address.
         depth = min(self.answer.room - 1, self.target.max_positions - start - 1)
         if depth < 1:
             return Supertree.root_only(root)
+        settings = outlook.adjust(self.tree, self.drafter)
         self.session.encode_pending()
-        block = self.drafter.draft(root, self.session.draft_cache, self.tree.block_size)
+        block = self.drafter.draft(root, self.session.draft_cache, settings.block_size)
         laps.lap("draft")
         build = BUILDERS[self.config.method]
         depth = min(depth, block.num_slots)
-        steps = build(block, self.drafter.head, root, self.target.embed, self.tree, depth)
+        steps = build(block, self.drafter.head, root, self.target.embed, settings, depth)
         if self.config.stages:
             tree = yield from self._narrate(block, steps, laps)
         else:
             tree = finish(steps)
+        policy = self.policy
+        if policy is not None:
+            self.allowed, self.expected = policy.size(tree.best_path_logps(self.tree.limit))
+            tree.prune(self.allowed)
+        elif self.config.method in CHAINS:
+            self.allowed = block.num_slots  # as long as its block, whatever a tree may have
         laps.lap("tree_build")
+        if self.config.stages:
+            yield TreePruned(self.turn, self.round, tree.kept.tolist())
+            self._pass_through()
+            laps.resume()
         return tree
 
     def _narrate(
@@ -171,9 +203,6 @@ class Round:
             else:
                 laps.lap("tree_build")
                 yield self._expanded(level)
-        yield TreePruned(self.turn, self.round, tree.kept.tolist())
-        self._pass_through()
-        laps.resume()
         return tree
 
     def _expanded(self, level: Level) -> DepthExpanded:
@@ -207,6 +236,7 @@ class Round:
         start: int,
         logits: Tensor | None,
         laps: Laps,
+        note: str,
     ) -> RoundDone:
         described, accepted = describe_tree(tree, plan, verdict, logits)
         drafted = len(verdict.tokens)
@@ -231,7 +261,9 @@ class Round:
             span=span,
             ms=laps.rounded(),
             kv_length=self.session.cache.length,
-            budget=self.tree.budget if self.drafting else 0,
+            budget=self.allowed,
+            expected=self.expected,
+            note=note,
         )
 
     def _pass_through(self) -> None:

@@ -58,15 +58,22 @@ class Chooser:
         Returns:
             int64 `[r]`.
         """
+        return self.perturbed(logits, positions, paths).argmax(dim=-1)
+
+    def perturbed(
+        self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> Tensor:
+        """Scores `[r, V]` whose argmax is the choice: processed logits, plus the positions'
+        noise when sampling (Gumbel-max). Arguments as in `choose`."""
         if self.plain_argmax:
-            return logits.argmax(dim=-1)
+            return logits
         scores = self.scores(logits, paths)
-        if not self.sampling.greedy:
-            if len(self._all_tokens) != scores.shape[1]:
-                self._all_tokens = torch.arange(scores.shape[1], device=self.device)
-            noise = {p: gumbel(self.sampling.seed, p, self._all_tokens) for p in set(positions)}
-            scores = scores + torch.stack([noise[p] for p in positions])
-        return scores.argmax(dim=-1)
+        if self.sampling.greedy:
+            return scores
+        if len(self._all_tokens) != scores.shape[1]:
+            self._all_tokens = torch.arange(scores.shape[1], device=self.device)
+        noise = {p: gumbel(self.sampling.seed, p, self._all_tokens) for p in set(positions)}
+        return scores + torch.stack([noise[p] for p in positions])
 
     def scores(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """Processed logits, whose softmax is the distribution a choice is drawn from."""

@@ -41,11 +41,22 @@ class Session:
 
     @property
     def cancelled(self) -> bool:
-        """True from `cancel` until the next turn starts."""
+        """True from `cancel` until the next turn is asked for."""
         return self._cancelled
 
+    def arm(self) -> None:
+        """A turn was asked for: `cancel` and `retune` are about it from now on."""
+        self._cancelled = False
+        self._retuned = None
+
     def retune(self, tree: TreeConfig) -> None:
-        """Use other tree settings from the next round on. Safe from any thread."""
+        """Use other tree settings from the next round on. Safe from any thread.
+
+        Raises:
+            ConfigError: The drafter was trained for shorter blocks.
+        """
+        if self.drafter is not None:
+            self.drafter.block_size(tree.block_size)
         self._retuned = tree
 
     def take_retuned(self) -> TreeConfig | None:
@@ -62,8 +73,6 @@ class Session:
         Returns:
             The number of reused positions.
         """
-        self._cancelled = False
-        self._retuned = None
         shared = 0
         for ours, theirs in zip(self.ids, prompt[:-1], strict=False):
             if ours != theirs:

@@ -7,15 +7,16 @@ are timed once, on the model's own shapes, and the choice is remembered.
 
 from __future__ import annotations
 
-import json
+import platform
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from dartree_core.models.memory import Memory
 
 Linear: TypeAlias = Callable[[Tensor], Tensor]
 """float32 rows `[n, in]` to rows `[n, out]`."""
@@ -55,6 +56,28 @@ KERNELS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
 }
 
 
+class Packed(nn.Module):
+    """A linear module whose weight lives in a kernel's own layout."""
+
+    def __init__(self, linear: nn.Linear, kernel: str) -> None:
+        super().__init__()
+        bias = None if linear.bias is None else linear.bias.detach()
+        self._run = KERNELS[kernel](linear.weight.detach(), bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., in]` to `[..., out]`."""
+        return self._run(x)
+
+
+def pack(module: nn.Module, kernel: str) -> None:
+    """Replace every linear module below `module`; its weights cannot be read or saved after."""
+    for name, child in list(module.named_children()):
+        if isinstance(child, nn.Linear):
+            setattr(module, name, Packed(child, kernel))
+        else:
+            pack(child, kernel)
+
+
 def has_fbgemm() -> bool:
     """True when this PyTorch and CPU can run `fbgemm_half`."""
     return "fbgemm" in torch.backends.quantized.supported_engines
@@ -66,29 +89,28 @@ def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
         return ("dense",)
     if dtype == torch.float16 and has_fbgemm():
         return ("fbgemm-fp16",)
-    if dtype == torch.float32 and torch.backends.mkldnn.is_available():
+    if dtype == torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return ("dense", "onednn")
     return ("dense",)
 
 
-def choose(weight: Tensor, names: Sequence[str], memory: Path | None = None) -> str:
+def choose(weight: Tensor, names: Sequence[str], memory: Memory) -> str:
     """The fastest of the named kernels for products with `weight` on this machine.
 
     Args:
         weight: A typical weight of the model, `[out, in]`.
         names: Candidates, see `candidates`.
-        memory: File that remembers measurements; None measures anew.
+        memory: Where measurements are kept.
     """
     if len(names) == 1:
         return names[0]
     key = _key(weight, names)
-    known = _recall(memory)
-    if known.get(key) in names:
-        return str(known[key])
+    known = memory.recall(key)
+    if known in names:
+        return str(known)
     kernels = {name: KERNELS[name](weight, None) for name in names}
     best = min(kernels, key=lambda name: _seconds(kernels[name], weight.shape[1]))
-    if memory is not None:
-        _remember(memory, {**known, key: best})
+    memory.remember(key, best)
     return best
 
 
@@ -107,29 +129,11 @@ def _seconds(kernel: Linear, width: int) -> float:
 
 
 def _key(weight: Tensor, names: Sequence[str]) -> str:
-    import platform
-
-    parts: list[Any] = [platform.machine(), platform.processor(), torch.get_num_threads()]
+    parts: list[object] = [
+        "kernel",
+        platform.machine(),
+        platform.processor(),
+        torch.get_num_threads(),
+    ]
     parts += [torch.__version__, tuple(weight.shape), *names]
-    return " ".join(str(part) for part in parts)
-
-
-def _recall(memory: Path | None) -> dict[str, Any]:
-    if memory is None:
-        return {}
-    try:
-        found = json.loads(memory.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _remember(memory: Path, known: dict[str, Any]) -> None:
-    """Best effort: a read-only cache only costs the next start a measurement."""
-    partial = memory.with_suffix(".tmp")
-    try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        partial.replace(memory)
-    except OSError:
-        return
+    return " | ".join(str(part) for part in parts)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from dartree_core.models import kernels
 from dartree_core.models.kernels import Linear
+from dartree_core.models.memory import Memory
 from dartree_core.models.rope import rotate
 from dartree_core.models.target import Target, TargetOutput
 
@@ -112,7 +112,7 @@ class LeanTarget(Target):
             cannot run any more afterwards.
         weights: Dtype the products' weights are kept in. On a CPU, float16 weights are multiplied
             with float32 activations; everything else stays in the model's dtype.
-        memory: File that remembers kernel measurements.
+        memory: Where kernel measurements are kept.
         label, revision: As in `Target`.
     """
 
@@ -121,7 +121,7 @@ class LeanTarget(Target):
         model: nn.Module,
         *,
         weights: torch.dtype | None = None,
-        memory: Path | None = None,
+        memory: Memory | None = None,
         label: str = "",
         revision: str = "",
     ) -> None:
@@ -139,7 +139,7 @@ class LeanTarget(Target):
         self._cos = self._sin = torch.empty(0, self._head_dim, device=self.device)
         names = kernels.candidates(self.device, self.weight_dtype)
         typical = decoder.layers[0].mlp.down_proj.weight.detach()
-        self.kernel = kernels.choose(typical, names, memory)
+        self.kernel = kernels.choose(typical, names, memory or Memory())
         self._layers = [self._take(layer) for layer in decoder.layers]
         self._norm: Tensor = decoder.norm.weight.detach()
         self._head = self._pack(self.output.weight.detach(), self.output.bias)
@@ -204,9 +204,8 @@ class LeanTarget(Target):
         x = self.embed(tokens)
         features = {}
         for i, layer in enumerate(self._layers):
-            x = x + self._attend(
-                layer, self._normed(x, layer.attention_norm), cos, sin, mask, cache, i
-            )
+            normed = self._normed(x, layer.attention_norm)
+            x = x + self._attend(layer, normed, cos, sin, mask, cache, i)
             gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
             if i in taps:
@@ -235,7 +234,7 @@ class LeanTarget(Target):
         n, heads, kv, dim = len(x), self._heads, self._kv_heads, self._head_dim
         start, end = cache.length, cache.length + len(x)
         qkv = layer.qkv(x).view(n, heads + 2 * kv, dim).transpose(0, 1)
-        q, k, v = qkv.split((heads, kv, kv))
+        q, k, v = torch.split(qkv, [heads, kv, kv])
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)
         keys, values = cache.data[index]

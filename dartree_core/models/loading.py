@@ -11,6 +11,7 @@ import torch
 from dartree_core.errors import CheckpointError, ConfigError
 from dartree_core.models.device import pick_dtype
 from dartree_core.models.lean import LeanTarget, supports
+from dartree_core.models.memory import Memory
 from dartree_core.models.target import Target
 
 
@@ -20,7 +21,7 @@ def load_target(
     device: torch.device,
     dtype: torch.dtype | None,
     lean: bool = False,
-    memory: Path | None = None,
+    memory: Memory | None = None,
     trust_remote_code: bool = False,
     label: str = "",
     revision: str = "",
@@ -33,7 +34,7 @@ def load_target(
         dtype: Of the weights; None picks the fastest that computes well on this device.
         lean: Use the lean path where it supports the architecture. It takes the model's weights
             over, so leave it off to work with the transformers model itself.
-        memory: File that remembers kernel measurements of the lean path.
+        memory: Where kernel measurements of the lean path are kept.
         trust_remote_code: Run Python code that the model brings.
         label, revision: For display.
 
@@ -43,6 +44,7 @@ def load_target(
     """
     folder = Path(path)
     _check(folder, trust_remote_code)
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
@@ -62,7 +64,7 @@ def load_target(
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise CheckpointError(
             f"{folder} could not be loaded as a causal language model ({error}).",
             "Give a directory or hub id of a decoder-only model with safetensors weights.",

@@ -70,4 +70,5 @@ def _frequencies(
         },
     )
     table = Qwen3RotaryEmbedding(config)
-    return table.inv_freq, float(table.attention_scaling)
+    # A copy: the table's own tensor may be an `nn.Buffer`, which registers itself where assigned.
+    return table.inv_freq.clone(), float(table.attention_scaling)

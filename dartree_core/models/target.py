@@ -71,7 +71,7 @@ class Target:
         self._kinds = _layer_kinds(text, self.num_layers)
         self._window: int = getattr(text, "sliding_window", None) or 0
         parameters = inspect.signature(model.forward).parameters
-        self._cache_key = "cache" if "cache" in parameters else "past_key_values"
+        self.cache_key = "cache" if "cache" in parameters else "past_key_values"
 
     @property
     def path(self) -> str:
@@ -126,7 +126,7 @@ class Target:
                 attention_mask=self._masks(positions, visible, start),
                 use_cache=True,
                 logits_to_keep=1 if last_only else 0,
-                **{self._cache_key: cache},
+                **{self.cache_key: cache},
             )
         return TargetOutput(
             logits=out.logits[0].float(),

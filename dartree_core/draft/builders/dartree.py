@@ -81,7 +81,7 @@ def pruned(
     width = min(tree.width, _expansion(block, tree))
     grown = yield from _grow(block, head, root, embed, tree, max_depth, lambda depth, nodes: width)
     grown.depth_bonus = tree.depth_bonus
-    grown.prune(tree.budget)
+    grown.prune(tree.limit)
     return grown
 
 
@@ -96,14 +96,14 @@ def fixed(
     """Builder: `budget` nodes spread evenly over the depths, all verified."""
 
     def share(depth: int, nodes: int) -> int:
-        return -(-(tree.budget - nodes) // (max_depth - depth))
+        return -(-(tree.limit - nodes) // (max_depth - depth))
 
     return (yield from _grow(block, head, root, embed, tree, max_depth, share))
 
 
 def _expansion(block: BlockDraft, tree: TreeConfig) -> int:
     """E, most children of one parent; the budget caps branching too."""
-    return min(tree.expansion_k, block.base_logits.shape[1], tree.budget)
+    return min(tree.expansion_k, block.base_logits.shape[1], tree.limit)
 
 
 def _grow(

@@ -32,9 +32,9 @@ def ddtree(
     yielded depth by depth, once the search is over.
     """
     logits = block.base_logits[:max_depth]
-    top = torch.log_softmax(logits, dim=-1).topk(min(tree.budget, logits.shape[1]), dim=-1)
+    top = torch.log_softmax(logits, dim=-1).topk(min(tree.limit, logits.shape[1]), dim=-1)
     scores: list[list[float]] = top.values.tolist()
-    found = _best_first(scores, tree.budget)
+    found = _best_first(scores, tree.limit)
     device = root.device
     depth = torch.tensor([len(ranks) for _, ranks, _ in found], device=device)
     rank = torch.tensor([ranks[-1] for _, ranks, _ in found], device=device)

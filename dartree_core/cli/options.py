@@ -1,0 +1,227 @@
+"""Options that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from dartree_core.config import METHODS, DecodeConfig
+from dartree_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dartree_core.engine import Decoder
+
+_MODELS = "Models"
+_TREE = "Drafting"
+_SAMPLING = "Sampling"
+
+Bundle: TypeAlias = Annotated[
+    str, typer.Option("--bundle", help="Target and drafter by name.", rich_help_panel=_MODELS)
+]
+Target: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--target", help="Target: folder, .gguf, or hub id.", rich_help_panel=_MODELS),
+]
+Draft: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--draft", help="Drafter: folder, hub id, or none.", rich_help_panel=_MODELS),
+]
+Device: TypeAlias = Annotated[
+    str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.", rich_help_panel=_MODELS)
+]
+Dtype: TypeAlias = Annotated[
+    str,
+    typer.Option("--dtype", help="auto, float32, bfloat16, float16.", rich_help_panel=_MODELS),
+]
+TrustRemoteCode: TypeAlias = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code a model brings.", rich_help_panel=_MODELS),
+]
+MethodOption: TypeAlias = Annotated[
+    str, typer.Option("--method", help=f"{', '.join(METHODS)}.", rich_help_panel=_TREE)
+]
+Budget: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--budget", help="Most nodes verified a round; auto: what pays.", rich_help_panel=_TREE
+    ),
+]
+Width: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--width", help="Nodes kept per depth while growing.", rich_help_panel=_TREE),
+]
+Candidates: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--candidates", help="Tokens per slot the head scores.", rich_help_panel=_TREE),
+]
+BlockSize: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--block-size", help="Shorter blocks than trained.", rich_help_panel=_TREE),
+]
+DepthBonus: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--depth-bonus", help="Added per depth when pruning.", rich_help_panel=_TREE),
+]
+Temperature: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature", help="0 is greedy; default: the model's.", rich_help_panel=_SAMPLING
+    ),
+]
+TopK: TypeAlias = Annotated[
+    int | None, typer.Option("--top-k", help="0 keeps all.", rich_help_panel=_SAMPLING)
+]
+TopP: TypeAlias = Annotated[
+    float | None, typer.Option("--top-p", help="1 keeps all.", rich_help_panel=_SAMPLING)
+]
+MinP: TypeAlias = Annotated[
+    float | None, typer.Option("--min-p", help="0 keeps all.", rich_help_panel=_SAMPLING)
+]
+RepetitionPenalty: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--repetition-penalty", help="1 is off.", rich_help_panel=_SAMPLING),
+]
+Seed: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--seed", help="Same seed, same text, any method.", rich_help_panel=_SAMPLING),
+]
+MaxNewTokens: TypeAlias = Annotated[
+    int, typer.Option("--max-new-tokens", "-n", help="Most tokens of the answer.")
+]
+Stop: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--stop", help="End at this text; repeatable.")
+]
+System: TypeAlias = Annotated[str | None, typer.Option("--system", help="System prompt.")]
+Raw: TypeAlias = Annotated[bool, typer.Option("--raw", help="No chat template.")]
+Thinking: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--thinking/--no-thinking", help="For templates that can think."),
+]
+Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which models, where."""
+
+    bundle: str = "demo"
+    target: str | None = None
+    draft: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    trust_remote_code: bool = False
+
+    def load(self, *, quiet: bool = False) -> Decoder:
+        """Load with progress bars on a terminal."""
+        from dartree_core.bundles import load
+        from dartree_core.cli.output import progress_bars
+
+        options: dict[str, Any] = {
+            "target": self.target,
+            "draft": self.draft,
+            "device": self.device,
+            "dtype": self.dtype,
+            "trust_remote_code": self.trust_remote_code,
+        }
+        if quiet:
+            return load(self.bundle, **options)
+        with progress_bars() as progress:
+            return load(self.bundle, progress=progress, **options)
+
+
+def decode_config(decoder: Decoder, **given: Any) -> DecodeConfig:
+    """Settings for a turn: the command line over the model's own defaults over ours.
+
+    Args:
+        decoder: Whose `generation_config` supplies sampling defaults.
+        given: Flat setting names; None means not given.
+
+    Raises:
+        ConfigError: A value does not validate.
+    """
+    from dartree_core.engine.defaults import sampling_defaults
+
+    known = given_settings(given)
+    base = DecodeConfig(sampling=sampling_defaults(decoder.target.model))
+    return base.with_changes(**known)
+
+
+def given_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that were given, with the budget as a number or `auto`.
+
+    Raises:
+        ConfigError: The budget is neither.
+    """
+    known = {name: value for name, value in given.items() if value is not None}
+    budget = known.get("budget", "auto")
+    if budget != "auto":
+        try:
+            known["budget"] = int(budget)
+        except ValueError:
+            raise ConfigError(
+                f"budget is {budget!r}, but must be a whole number or auto.",
+                "For example --budget 16.",
+            ) from None
+    if "candidates" in known:
+        known["expansion_k"] = known["candidates"]
+    return known
+
+
+def read_prompt(prompt: str | None, file: Path | None, stdin: Any) -> str:
+    """The prompt from an argument, a file, or standard input (`-`, or a pipe).
+
+    Raises:
+        ConfigError: There is none, there are two, or the file cannot be read.
+    """
+    if prompt is not None and file is not None:
+        raise ConfigError("Both a prompt and --file were given.", "Give one of them.")
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"The prompt file {file} cannot be read ({error}).", "Give a UTF-8 text file."
+            ) from error
+    elif prompt is None and stdin.isatty():
+        raise ConfigError(
+            "There is no prompt.",
+            'Give one, as in: dartree run "Explain what a binary search does."',
+        )
+    elif prompt is None or prompt == "-":
+        text = stdin.read()
+    else:
+        text = prompt
+    if not text.strip():
+        raise ConfigError("The prompt is empty.", "Type a question or an instruction.")
+    return text.removesuffix("\n") if prompt in (None, "-") else text
+
+
+def conversation(prompt: str, system: str | None, *, raw: bool) -> str | list[dict[str, str]]:
+    """What the decoder takes: plain text, or messages when there is a system prompt.
+
+    Raises:
+        ConfigError: A system prompt in raw mode, which has no place for it.
+    """
+    if system is None:
+        return prompt
+    if raw:
+        raise ConfigError(
+            "--system needs the chat template, which --raw leaves out.",
+            "Put the instruction into the prompt itself.",
+        )
+    return [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
+
+
+def warnings(decoder: Decoder, template: str, config: DecodeConfig) -> Sequence[str]:
+    """What a user should know before a run, one sentence each."""
+    out = []
+    if template == "chat:thinking" and config.method != "ar":
+        out.append(
+            "The chat template thinks; drafters trained without thinking accept far less. "
+            "Compare with --no-thinking."
+        )
+    return out

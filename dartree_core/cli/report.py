@@ -1,0 +1,98 @@
+"""The figures printed after a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from dartree_core.cli.run import Outcome
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def print_report(outcome: Outcome) -> None:
+    """A few lines on standard error."""
+    console = Console(stderr=True)
+    metrics = outcome.metrics
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in _rows(outcome, metrics):
+        table.add_row(name, value)
+    console.print()
+    console.print(table)
+    comparison = outcome.comparison()
+    if comparison is not None and comparison["speedup"] is not None and comparison["speedup"] < 1:
+        console.print(
+            Text(
+                "Speculation was slower than plain decoding here. A smaller --budget costs less "
+                "per round; --method ar decodes plainly.",
+                style="yellow",
+            )
+        )
+
+
+def _rows(outcome: Outcome, metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    method = outcome.config.method
+    finished = outcome.finished
+    rows = [
+        (
+            "answer",
+            f"{metrics['num_emitted_tokens']} tokens, ended by {_reason(finished.reason)}; "
+            f"first token after {metrics['ttft_s']:.2f} s",
+        )
+    ]
+    speed = metrics["tokens_per_second"]
+    if speed:
+        rows.append(("speed", f"{speed:.1f} tokens/s decoding ({method})"))
+    if metrics["num_spec_steps"]:
+        rows.append(
+            (
+                "acceptance",
+                f"τ {metrics['mean_acceptance_length']:.2f} tokens a round, bonus token included "
+                f"(as papers count it), over {metrics['num_spec_steps']} rounds",
+            )
+        )
+        rows.append(("accepted", _histogram(metrics["acceptance_histogram"])))
+        rows.append(
+            (
+                "tree",
+                f"{metrics['num_tree_nodes'] / metrics['num_spec_steps']:.1f} nodes verified a "
+                f"round, {metrics['tree_depth']['mean']:.1f} deep",
+            )
+        )
+    stages = metrics["stage_ms_mean"]
+    rows.append(("ms a round", "  ".join(f"{k} {v:.1f}" for k, v in stages.items() if v)))
+    comparison = outcome.comparison()
+    if comparison is not None:
+        same = "the same tokens" if comparison["identical"] else "DIFFERENT tokens"
+        rate = comparison["ar_tokens_per_second"]
+        if comparison["speedup"] is not None:
+            rows.append(
+                (
+                    "against AR",
+                    f"{comparison['speedup']:.2f}× plain decoding ({rate:.1f} tokens/s, "
+                    f"interleaved); {same}",
+                )
+            )
+        else:
+            rows.append(("against AR", f"too short to measure; {same}"))
+    return rows
+
+
+def _reason(reason: str) -> str:
+    return {
+        "eos": "the model",
+        "stop_string": "a stop string",
+        "length": "the token limit",
+        "cancelled": "you",
+    }.get(reason, reason)
+
+
+def _histogram(counts: list[int]) -> str:
+    top = max(counts, default=0) or 1
+    return "  ".join(f"{i}:{_BARS[-(-8 * n // top)]} {n}" for i, n in enumerate(counts))

@@ -1,0 +1,136 @@
+"""What a target pass costs by its number of rows: measured once, remembered, kept up to date."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from bisect import bisect_left
+from collections.abc import Mapping
+
+import torch
+
+from dartree_core.models.memory import Memory
+from dartree_core.models.target import Target
+
+ROWS = (1, 2, 3, 5, 9, 17, 33, 65)
+"""Sizes measured: a plain step, then trees of 1 to 64 nodes with their root."""
+_CONTEXT = 256
+_REPEATS = 3
+_FRESH = 0.08
+_COMMON = 0.04
+"""Weights of a new observation against the estimates so far: of the same size, of all sizes."""
+
+
+class PassCosts:
+    """Milliseconds of a pass over n rows, interpolated between measured sizes.
+
+    Args:
+        ms: Rows to milliseconds, at least for one row.
+    """
+
+    def __init__(self, ms: Mapping[int, float]) -> None:
+        self._rows = sorted(ms)
+        self._ms = {n: ms[n] for n in self._rows}
+
+    def __call__(self, rows: int) -> float:
+        """Expected milliseconds of a pass over `rows` rows."""
+        at = bisect_left(self._rows, rows)
+        if at == len(self._rows):
+            last = self._rows[-1]
+            return self._ms[last] * rows / last
+        high = self._rows[at]
+        if at == 0 or high == rows:
+            return self._ms[high]
+        low = self._rows[at - 1]
+        share = (rows - low) / (high - low)
+        return self._ms[low] * (1 - share) + self._ms[high] * share
+
+    def observe(self, rows: int, ms: float) -> None:
+        """A pass over `rows` rows took `ms`: move the estimates towards it.
+
+        The nearest sizes move most; all others follow a little, since what makes one size slow,
+        a busy machine or a longer context, makes every size slow.
+        """
+        factor = ms / self(rows)
+        # One pass that was interrupted says nothing about the next.
+        factor = min(max(factor, 0.5), 2.0)
+        for n in self._rows:
+            self._ms[n] *= 1 + _COMMON * (factor - 1)
+        at = min(bisect_left(self._rows, rows), len(self._rows) - 1)
+        near = {self._rows[at]: 1.0}
+        if at > 0 and self._rows[at] != rows:
+            low, high = self._rows[at - 1], self._rows[at]
+            share = min(1.0, (rows - low) / (high - low))
+            near = {low: 1 - share, high: share}
+        for n, weight in near.items():
+            self._ms[n] *= 1 + _FRESH * weight * (factor - 1)
+
+    def to_dict(self) -> dict[str, float]:
+        """Rows (as text) to milliseconds."""
+        return {str(n): round(ms, 4) for n, ms in self._ms.items()}
+
+
+def measure(target: Target) -> PassCosts:
+    """Time passes of every size in `ROWS` behind a short context."""
+    cache = target.new_cache()
+    device = target.device
+    context = torch.zeros(
+        min(_CONTEXT, target.max_positions // 2), dtype=torch.int64, device=device
+    )
+    target.forward(context, cache, last_only=True)
+    cache.commit(torch.arange(len(context), device=device))
+    found = {}
+    for rows in ROWS:
+        if cache.length + rows > target.max_positions:
+            break
+        tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        target.forward(tokens, cache)
+        times = []
+        for _ in range(_REPEATS):
+            _wait(device)
+            began = time.perf_counter()
+            target.forward(tokens, cache)
+            _wait(device)
+            times.append((time.perf_counter() - began) * 1e3)
+        found[rows] = statistics.median(times)
+    return PassCosts(found)
+
+
+def costs_of(target: Target, memory: Memory) -> PassCosts:
+    """Costs of this target on this machine, from `memory` if they were measured before.
+
+    A measurement counts for one device, dtype, code path, thread count, PyTorch version and
+    model; anything else measures anew.
+    """
+    key = _key(target)
+    known = memory.recall(key)
+    if isinstance(known, dict) and known:
+        return PassCosts({int(n): float(ms) for n, ms in known.items()})
+    costs = measure(target)
+    memory.remember(key, costs.to_dict())
+    return costs
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _key(target: Target) -> str:
+    device = target.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return " | ".join(
+        str(part)
+        for part in (
+            "costs",
+            target.label,
+            target.revision,
+            device,
+            name or platform.machine(),
+            target.weight_dtype,
+            target.path,
+            torch.get_num_threads(),
+            torch.__version__,
+        )
+    )

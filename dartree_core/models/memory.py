@@ -1,0 +1,46 @@
+"""Measurements that outlive a process: a small JSON file, best effort."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class Memory:
+    """What was measured on this machine, by a key that says all it depends on.
+
+    A file that is missing, damaged or read-only only costs the next start a measurement.
+
+    Args:
+        path: The file; None remembers nothing.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+
+    def recall(self, key: str) -> Any | None:
+        """What was remembered under `key`, or None."""
+        return self._read().get(key)
+
+    def remember(self, key: str, value: Any) -> None:
+        """Keep a JSON-ready value for later processes."""
+        if self.path is None:
+            return
+        partial = self.path.with_suffix(".tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({**self._read(), key: value}, indent=1)
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self.path)
+        except OSError:
+            return
+
+    def _read(self) -> dict[str, Any]:
+        if self.path is None:
+            return {}
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
