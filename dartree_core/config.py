@@ -228,6 +228,13 @@ class DecodeConfig:
         )
 
 
+PRESETS: Mapping[str, TreeConfig] = {
+    "paper": TreeConfig(),
+    "auto": TreeConfig(budget="auto"),
+}
+"""`paper`: the published settings. `auto`: every round sizes itself for this machine."""
+
+
 def _names(cls: type[Any]) -> set[str]:
     return {f.name for f in fields(cls)}
 

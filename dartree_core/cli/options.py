@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from dartree_core.config import METHODS, DecodeConfig
+from dartree_core.config import METHODS, PRESETS, DecodeConfig
 from dartree_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def decode_config(decoder: Decoder, **given: Any) -> DecodeConfig:
     from dartree_core.engine.defaults import sampling_defaults
 
     known = given_settings(given)
-    base = DecodeConfig(sampling=sampling_defaults(decoder.target.model))
+    base = DecodeConfig(tree=PRESETS["auto"], sampling=sampling_defaults(decoder.target.model))
     return base.with_changes(**known)
 
 
