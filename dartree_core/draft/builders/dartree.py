@@ -130,30 +130,29 @@ def _grow(
         count = min(quota(depth, nodes), len(path) * branch)
         if count <= 0:
             break
-        rows, draft_logp, logp = slots.score(head, depth, states)
+        logp = slots.score(head, depth, states)
         path, parent, child = _select(path, logp, count, branch)
-        head_logp = logp[parent, child] if len(logp) > 1 else logp[0, child]
-        rank = (logp[parent if len(logp) > 1 else 0] > head_logp[:, None]).sum(-1) + 1
-        token = block.vocabulary.to_target(rows[child])
+        of_parent = logp[parent] if len(logp) > 1 else logp.expand(count, -1)
+        head_logp = of_parent.gather(1, child[:, None])
+        token = slots.tokens[depth][child]
         level = Level(
             depth=depth + 1,
-            considered=len(frontier) * len(rows),
+            considered=len(frontier) * logp.shape[1],
             node=torch.arange(nodes + 1, nodes + count + 1, device=root.device),
             token=token,
             parent=frontier[parent],
-            draft_logp=draft_logp[child],
-            head_logp=head_logp,
+            draft_logp=slots.logp[depth][child],
+            head_logp=head_logp[:, 0],
             path_logp=path,
             draft_rank=child + 1,
-            head_rank=rank,
+            head_rank=(of_parent > head_logp).sum(-1) + 1,
         )
         levels.append(level)
         yield level
         frontier, nodes = level.node, nodes + count
         if depth + 1 < max_depth:
             states = head.advance(states[parent], token, embed(token))
-    candidates = [block.vocabulary.to_target(slots.rows[i]) for i in range(len(levels))]
-    return Supertree.from_levels(root, levels, candidates)
+    return Supertree.from_levels(root, levels, slots.tokens[: len(levels)])
 
 
 def _select(path: Tensor, logp: Tensor, count: int, branch: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -184,12 +183,15 @@ def _select(path: Tensor, logp: Tensor, count: int, branch: int) -> tuple[Tensor
 class _Slots:
     """Per slot, the tokens that may be proposed and what all parents of a depth share.
 
-    `rows[i]` are vocabulary rows in descending order of base logit, `base[i]` their logits
-    (corrected slots) or their log-probabilities over the whole vocabulary (uncorrected ones).
+    `rows[i]` are vocabulary rows in descending order of base logit, `tokens[i]` their target ids,
+    `base[i]` their logits, and `logp[i]` their marginal log-probabilities: within the candidate
+    set for corrected slots, over the whole vocabulary for uncorrected ones.
     """
 
     rows: list[Tensor]
+    tokens: list[Tensor]
     base: list[Tensor]
+    logp: list[Tensor]
     shared: Tensor
     prefix_len: int
 
@@ -201,22 +203,22 @@ class _Slots:
         size = min(logits.shape[1], max(tree.expansion_k, tree.candidates))
         top = logits.topk(size, dim=-1)
         rows, base = list(top.indices), list(top.values)
+        tokens = list(block.vocabulary.to_target(top.indices))
+        logp = list(torch.log_softmax(top.values, dim=-1))
         for i in range(min(head.prefix_len, depths)):
-            rows[i] = rows[i][:branch]
-            base[i] = torch.log_softmax(logits[i], dim=-1)[rows[i]]
-        return cls(rows, base, head.prepare(block.hidden[:depths]), head.prefix_len)
+            rows[i], tokens[i] = rows[i][:branch], tokens[i][:branch]
+            logp[i] = torch.log_softmax(logits[i], dim=-1)[rows[i]].clamp(max=0)
+        shared = head.prepare(block.hidden[:depths])
+        return cls(rows, tokens, base, logp, shared, head.prefix_len)
 
-    def score(
-        self, head: CorrectionHead, slot: int, states: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows `[C]`, marginal `[C]` and corrected `[F or 1, C]` log-probabilities of a slot.
+    def score(self, head: CorrectionHead, slot: int, states: Tensor) -> Tensor:
+        """Log-probabilities `[F, C]` of a slot's candidates given parents' states, or `[1, C]`
+        where the slot stays uncorrected.
 
         Corrected scores are normalised over the candidate set. Log-softmax may round to just
         above 0 for a near-certain token, which would let a child's key pass its parent's.
         """
-        rows, base = self.rows[slot], self.base[slot]
         if slot < self.prefix_len:
-            return rows, base, base[None].clamp(max=0)
-        corrected = base + head.correct(self.shared[slot], states, rows).float()
-        logp = torch.log_softmax(corrected, dim=-1).clamp_(max=0)
-        return rows, torch.log_softmax(base, dim=-1), logp
+            return self.logp[slot][None]
+        correction = head.correct(self.shared[slot], states, self.rows[slot]).float()
+        return torch.log_softmax(self.base[slot] + correction, dim=-1).clamp_(max=0)

@@ -1,0 +1,79 @@
+"""Interleaved turns, and outputs scored again with plain decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dartree_core.config import DecodeConfig
+from dartree_core.engine.interleave import interleave
+from dartree_core.engine.rescore import first_real, rescore
+from dartree_core.events import PrefillDone, RoundDone, TurnFinished
+from tests.core import tiny
+
+PROMPT = [7, 100, 31, 8, 250]
+
+
+def test_interleaved_turns_keep_step() -> None:
+    decoder = tiny.trained("tied")
+    plain = DecodeConfig(method="ar", max_new_tokens=40)
+    turns = [
+        decoder.stream(PROMPT, plain.with_changes(method="dartree", budget=16)),
+        decoder.stream(PROMPT, plain),
+    ]
+    emitted, most, finished = [0, 0], 0, {}
+    for index, event in interleave(turns):
+        if isinstance(event, PrefillDone):
+            emitted[index] += 1
+        elif isinstance(event, RoundDone):
+            emitted[index] += len(event.tokens)
+            most = max(most, len(event.tokens))
+        elif isinstance(event, TurnFinished):
+            finished[index] = event
+        assert abs(emitted[0] - emitted[1]) <= max(most, 1)
+    assert finished[0].token_ids == finished[1].token_ids
+    assert emitted == [40, 40]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_true_output_has_no_divergence(temperature: float) -> None:
+    decoder = tiny.trained("tied")
+    config = DecodeConfig(max_new_tokens=24).with_changes(
+        budget=16, temperature=temperature, seed=4, repetition_penalty=1.2
+    )
+    ids = decoder.generate(PROMPT, config).token_ids
+    assert rescore(decoder.target, PROMPT, ids, config) == []
+
+
+def test_every_forged_token_is_found_where_it_stands() -> None:
+    decoder = tiny.trained("tied")
+    config = DecodeConfig(max_new_tokens=16).with_changes(budget=16)
+    ids = list(decoder.generate(PROMPT, config).token_ids)
+    forged = [*ids[:9], (ids[9] + 1) % 500, *ids[10:]]
+    found = rescore(decoder.target, PROMPT, forged, config)
+    assert (found[0].index, found[0].token, found[0].expected) == (9, forged[9], ids[9])
+    assert found[0].position == len(PROMPT) + 9
+    assert found[0].margin > 0
+    assert first_real(found) == found[0]
+
+
+def test_a_near_tie_is_not_called_a_divergence(monkeypatch: Any) -> None:
+    """Plain decoding's own output, scored with logits that differ as rounding makes them."""
+    decoder = tiny.trained("tied")
+    config = DecodeConfig(method="ar", max_new_tokens=4)
+    ids = list(decoder.generate(PROMPT, config).token_ids)
+    forward = decoder.target.forward
+
+    def tied(*args: Any, **options: Any) -> Any:
+        out = forward(*args, **options)
+        best = out.logits[-1].max()
+        out.logits = out.logits.clone()
+        out.logits[-1, 3] = best + 2e-4
+        return out
+
+    monkeypatch.setattr(decoder.target, "forward", tied)
+    found = rescore(decoder.target, PROMPT, ids, config)
+    assert len(found) == 4
+    assert all(d.expected == 3 and 0 < d.margin < 1e-3 for d in found)
+    assert first_real(found) is None

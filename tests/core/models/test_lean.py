@@ -1,0 +1,170 @@
+"""The lean path computes the function of the transformers model it took the weights of."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dartree_core.config import METHODS, DecodeConfig
+from dartree_core.draft.supertree import ancestors
+from dartree_core.engine import Decoder
+from dartree_core.models import LeanTarget, load_target
+from dartree_core.models.kernels import KERNELS, candidates, has_fbgemm
+from dartree_core.models.lean import LeanCache, supports
+from dartree_core.models.target import Target
+from tests.core import tiny
+
+LEAN = ("llama", "qwen2-tied", "qwen3-padded")
+TAPS = (0, 2)
+CLOSE = {"atol": 2e-4, "rtol": 1e-4}
+
+
+def both(family: str, **options: Any) -> tuple[Target, LeanTarget]:
+    general = tiny.target(family)
+    return general, LeanTarget(copy.deepcopy(general.model), **options)
+
+
+def pass_both(
+    general: Target, lean: LeanTarget, caches: list[Any], tokens: list[int], **options: Any
+) -> None:
+    """One pass through both; logits and tapped features must agree."""
+    rows = torch.tensor(tokens)
+    ours = lean.forward(rows, caches[1], taps=TAPS, **options)
+    theirs = general.forward(rows, caches[0], taps=TAPS, **options)
+    torch.testing.assert_close(ours.logits, theirs.logits, **CLOSE)
+    torch.testing.assert_close(ours.features, theirs.features, **CLOSE)
+
+
+@pytest.mark.parametrize("family", LEAN)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_prefill_trees_and_steps_agree(family: str, data: st.DataObject) -> None:
+    general, lean = both(family)
+    caches = [general.new_cache(), lean.new_cache()]
+    ids = st.integers(0, tiny.VOCAB - 1)
+    prompt = data.draw(st.lists(ids, min_size=1, max_size=12))
+    pass_both(general, lean, caches, prompt)
+    for cache in caches:
+        cache.commit(torch.arange(len(prompt)))
+    for _ in range(3):
+        start = caches[0].length
+        size = data.draw(st.integers(1, 9))
+        parent = [-1, *(data.draw(st.integers(0, i - 1)) for i in range(1, size))]
+        depth = [0]
+        for p in parent[1:]:
+            depth.append(depth[p] + 1)
+        visible = ancestors(torch.tensor(parent))
+        tokens = data.draw(st.lists(ids, min_size=size, max_size=size))
+        position = start + torch.tensor(depth)
+        pass_both(general, lean, caches, tokens, positions=position, visible=visible)
+        node, path = data.draw(st.integers(0, size - 1)), []
+        while node >= 0:
+            path.insert(0, node)
+            node = parent[node]
+        for cache in caches:
+            cache.commit(torch.tensor(path))
+
+
+@pytest.mark.parametrize("family", LEAN)
+def test_one_row_of_many_is_enough(family: str) -> None:
+    general, lean = both(family)
+    caches = [general.new_cache(), lean.new_cache()]
+    pass_both(general, lean, caches, tiny.PROMPT, last_only=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pair", ["tied", "untied"])
+def test_a_drafted_answer_is_the_general_paths_plain_answer(pair: str, method: Any) -> None:
+    name = {"tied": "draft_tied_p1_s0", "untied": "draft_untied_p0_s1"}[pair]
+    from dartree_core.draft import load_drafter
+
+    folder = tiny.CHECKPOINTS
+    options: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float32}
+    lean = load_target(folder / f"target_{pair}", lean=True, **options)
+    assert isinstance(lean, LeanTarget)
+    general = Decoder(load_target(folder / f"target_{pair}", **options))
+    prompt = [7, 100, 31, 8, 250]
+    plain = general.generate(prompt, DecodeConfig(method="ar", max_new_tokens=40))
+    drafted = Decoder(lean, load_drafter(folder / name, lean, lean=True))
+    config = DecodeConfig(method=method, max_new_tokens=40)
+    assert drafted.generate(prompt, config).token_ids == plain.token_ids
+
+
+def test_what_the_lean_path_does_not_compute_stays_general() -> None:
+    def config(family: str, **changes: Any) -> Any:
+        found = copy.deepcopy(tiny.target(family).model.config)
+        found.architectures = [type(tiny.target(family).model).__name__]
+        for name, value in changes.items():
+            setattr(found, name, value)
+        return found
+
+    assert all(supports(config(family)) for family in LEAN)
+    for family in ("gemma3-sliding", "mistral-window", "mixtral", "qwen3-moe"):
+        assert not supports(config(family)), family
+    assert supports(config("mistral-window", sliding_window=None))
+    assert not supports(config("llama", hidden_act="gelu"))
+    assert not supports(config("llama", mlp_bias=True))
+    assert not supports(config("llama", architectures=None))
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    assert not supports(config("llama", rope_parameters=dynamic))
+
+
+def test_auto_dtype_keeps_general_models_exact() -> None:
+    """Without the lean path float16 activations would be slow and coarse: float32 then."""
+    folder = tiny.CHECKPOINTS / "target_tied"
+    general = load_target(folder, device=torch.device("cpu"), dtype=None)
+    assert general.weight_dtype == general.dtype == torch.float32
+    lean = load_target(folder, device=torch.device("cpu"), dtype=None, lean=True)
+    assert lean.dtype == torch.float32
+    assert lean.weight_dtype == (torch.float16 if has_fbgemm() else torch.float32)
+
+
+@pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch has no FBGEMM")
+def test_float16_weights_round_the_weights_and_nothing_else() -> None:
+    general = tiny.target("llama")
+    half = copy.deepcopy(general.model)
+    with torch.no_grad():
+        for module in half.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.copy_(module.weight.half().float())
+    oracle = tiny.wrap(half)
+    lean = LeanTarget(copy.deepcopy(general.model), weights=torch.float16)
+    pass_both(oracle, lean, [oracle.new_cache(), lean.new_cache()], tiny.PROMPT)
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+@pytest.mark.parametrize("bias", [False, True])
+def test_kernels_multiply(name: str, bias: bool) -> None:
+    if name == "fbgemm-fp16" and not has_fbgemm():
+        pytest.skip("this PyTorch has no FBGEMM")
+    if name == "onednn" and name not in candidates(torch.device("cpu"), torch.float32):
+        pytest.skip("this PyTorch has no oneDNN")
+    weight = torch.randn(24, 16).half().float()
+    offset = torch.randn(24) if bias else None
+    kernel = KERNELS[name](weight, offset)
+    for rows in (1, 3, 17):
+        x = torch.randn(rows, 16)
+        torch.testing.assert_close(
+            kernel(x), torch.nn.functional.linear(x, weight, offset), atol=1e-4, rtol=1e-4
+        )
+
+
+def test_the_cache_keeps_committed_rows_as_it_grows() -> None:
+    cache = LeanCache((2, 1, 4), torch.float32, torch.device("cpu"))
+    cache.reserve(8)
+    cache.data[..., :8, :] = torch.arange(8.0)[:, None]
+    cache.commit(torch.tensor([0, 2, 5]))
+    assert cache.data[1, 1, 0, :3, 0].tolist() == [0.0, 2.0, 5.0]
+    before = cache.capacity
+    cache.reserve(before + 1)
+    assert cache.capacity > before
+    assert cache.data[1, 1, 0, :3, 0].tolist() == [0.0, 2.0, 5.0]
+    cache.crop(1)
+    cache.crop(2)
+    assert cache.length == 1
+    assert cache.nbytes == cache.data.numel() * 4
