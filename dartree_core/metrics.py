@@ -8,7 +8,7 @@ one. Memory does not grow with the number of rounds, unless the lists per step a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dartree_core.events import STAGES, Event, PrefillDone, RoundDone
@@ -81,6 +81,31 @@ class RunningMetrics:
         self._drafted += drafted
         if self._per_step is not None:
             del self._accepted[self._per_step :], self._drafted[self._per_step :]
+
+    @classmethod
+    def of_turn(cls, summary: Mapping[str, Any]) -> RunningMetrics:
+        """What `summary` of one turn was made from, to merge it with others.
+
+        Lists per step are not restored.
+
+        Raises:
+            KeyError: `summary` lacks a figure.
+        """
+        out = cls()
+        for drafted, counts in summary["acceptance_histogram_by_draft_length"].items():
+            for accepted, n in enumerate(counts):
+                if n:
+                    out._steps[int(drafted), accepted] = n
+        out._plain_steps = summary["num_plain_steps"]
+        out._tree_nodes = summary["num_tree_nodes"]
+        out._supertree_nodes = summary["num_supertree_nodes"]
+        out._fates.update(summary["bonus_fates"])
+        out._emitted = summary["num_emitted_tokens"]
+        out._prefills = int(summary["ttft_s"] is not None)
+        out._ttft = summary["ttft_s"] or 0.0
+        out._prefill = summary["prefill_s"]
+        out._ms.update(summary["stage_ms_total"])
+        return out
 
     def merge(self, other: RunningMetrics) -> None:
         """Add what another turn counted."""

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from dartree_core import __version__
-from dartree_core.cli import doctor, models, run, trace, verify, worker
+from dartree_core.cli import bench, doctor, models, run, trace, verify, worker
 from dartree_core.errors import DARTreeError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(run.run)
 app.command()(trace.trace)
+app.command()(bench.bench)
 
 app.command()(verify.verify)
 app.add_typer(models.app, name="models")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from dartree_core.cli.run import Outcome
+from dartree_core.cli.outcome import Outcome
 
 _BARS = " ▁▂▃▄▅▆▇█"
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dartree_core.cli import options as opt
+from dartree_core.cli.outcome import Outcome
 from dartree_core.cli.output import print_json
 from dartree_core.config import DecodeConfig
 from dartree_core.events import Event, TurnFinished
-from dartree_core.metrics import RunningMetrics
 
 if TYPE_CHECKING:
     from dartree_core.engine import Decoder, Session
@@ -126,67 +126,6 @@ def run(
         print_report(outcome)
     if outcome.finished.reason == "cancelled":
         raise SystemExit(INTERRUPTED)
-
-
-class Outcome:
-    """What a run came to.
-
-    Attributes:
-        config: Settings of the run.
-        finished: The turn's end.
-        metrics: Its figures, with the lists per step.
-        plain: The end and figures of the plain turn of `--compare-ar`, or None.
-        load_s: Seconds until models were ready.
-    """
-
-    def __init__(self, config: DecodeConfig) -> None:
-        self.config = config
-        self.finished: TurnFinished
-        self.running = RunningMetrics(per_step=None)
-        self.plain: TurnFinished | None = None
-        self.plain_running = RunningMetrics()
-        self.load_s = 0.0
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """Figures of the run."""
-        return self.running.summary()
-
-    def comparison(self) -> dict[str, Any] | None:
-        """How the run compares with plain decoding, or None when it was not asked for."""
-        if self.plain is None:
-            return None
-        ours = self.metrics["tokens_per_second"]
-        plain = self.plain_running.summary()["tokens_per_second"]
-        return {
-            "identical": list(self.finished.token_ids) == list(self.plain.token_ids),
-            "speedup": round(ours / plain, 4) if ours and plain else None,
-            "tokens_per_second": ours,
-            "ar_tokens_per_second": plain,
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object of `--format json`."""
-        metrics = self.metrics
-        out = {
-            "text": self.finished.text,
-            "token_ids": list(self.finished.token_ids),
-            "finish_reason": self.finished.reason,
-            "method": self.config.method,
-            "config": self.config.to_dict(),
-            "metrics": metrics,
-            "timings": {
-                "load_s": round(self.load_s, 4),
-                "prefill_s": metrics["prefill_s"],
-                "ttft_s": metrics["ttft_s"],
-                "decode_s": metrics["decode_s"],
-                "stage_ms_mean": metrics["stage_ms_mean"],
-            },
-        }
-        comparison = self.comparison()
-        if comparison is not None:
-            out["compare"] = comparison
-        return out
 
 
 def _decode(

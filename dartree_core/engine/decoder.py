@@ -182,7 +182,7 @@ class Decoder:
         drafting = config.method != "ar"
         turn = session.turn
         if turn == 0:
-            yield run_started(self, prompt, config)
+            yield run_started(self.target, self.drafter, self.bundle, prompt, config)
         yield TurnStarted(turn, prompt.text, prompt.ids, prompt.template, config.to_dict())
         limit = min(config.max_new_tokens, self.target.max_positions - len(prompt.ids))
         eos = frozenset() if config.ignore_eos else self.eos
@@ -206,7 +206,7 @@ class Decoder:
                 text_delta=delta,
                 span=span,
             )
-            rounds = Round(self, session, config, answer, chooser, turn)
+            rounds = Round(session, config, answer, chooser, turn, self.budget_policy)
             while answer.reason is None:
                 done: RoundDone = yield from rounds.run()
                 yield done

@@ -13,7 +13,6 @@ from dartree_core.events import RunStarted
 
 if TYPE_CHECKING:
     from dartree_core.draft.drafter import Drafter
-    from dartree_core.engine.decoder import Decoder
     from dartree_core.engine.prompt import Prompt
     from dartree_core.models.target import Target
 
@@ -62,14 +61,15 @@ def drafter_facts(drafter: Drafter | None) -> dict[str, Any]:
     }
 
 
-def run_started(decoder: Decoder, prompt: Prompt, config: DecodeConfig) -> RunStarted:
+def run_started(
+    target: Target, drafter: Drafter | None, bundle: str, prompt: Prompt, config: DecodeConfig
+) -> RunStarted:
     """The header of a stream."""
-    target = decoder.target
     return RunStarted(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        bundle=decoder.bundle,
+        bundle=bundle,
         target=target_facts(target),
-        drafter=drafter_facts(decoder.drafter),
+        drafter=drafter_facts(drafter),
         device=str(target.device),
         dtype=str(target.weight_dtype).removeprefix("torch."),
         versions=versions(),

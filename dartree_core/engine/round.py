@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator
 
 import torch
 from torch import Tensor
@@ -30,9 +29,6 @@ from dartree_core.events import (
     TreePruned,
     TreeVerified,
 )
-
-if TYPE_CHECKING:
-    from dartree_core.engine.decoder import Decoder
 
 _SHOWN_PER_SLOT = 12
 
@@ -68,18 +64,26 @@ class Round:
 
     The root of a round is the last emitted token: it has no keys or values in the cache yet and
     is row 0 of the pass that verifies the tree.
+
+    Args:
+        session: Models and their caches.
+        config: Settings of the turn.
+        answer: Emits tokens and says when the turn is over.
+        chooser: The target's choices.
+        turn: For events.
+        policy: Who sizes rounds under budget `auto`; asked for only then.
     """
 
     def __init__(
         self,
-        decoder: Decoder,
         session: Session,
         config: DecodeConfig,
         answer: Answer,
         chooser: Chooser,
         turn: int,
+        policy: Callable[[], BudgetPolicy],
     ) -> None:
-        self.target, self.drafter = decoder.target, decoder.drafter
+        self.target, self.drafter = session.target, session.drafter
         self.session = session
         self.config = config
         self.drafting = config.method != "ar"
@@ -90,13 +94,13 @@ class Round:
         self.round = 0
         self.expected: float | None = None
         self.allowed = 0
-        self._decoder = decoder
+        self._policy = policy
 
     @property
     def policy(self) -> BudgetPolicy | None:
         """Who sizes the rounds, or None when the budget is a number or nothing is drafted."""
         auto = self.drafting and self.tree.budget == "auto"
-        return self._decoder.budget_policy() if auto else None
+        return self._policy() if auto else None
 
     def run(self) -> Generator[Event, None, RoundDone]:
         """One round: yields stage events if asked for, returns the round's result."""

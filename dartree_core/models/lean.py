@@ -182,7 +182,7 @@ class LeanTarget(Target):
         )
 
     @torch.inference_mode()
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         tokens: Tensor,
         cache: LeanCache,
