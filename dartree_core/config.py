@@ -42,6 +42,8 @@ class TreeConfig:
         depth_bonus: beta, added per depth to the pruning key; must not be positive, since only
             then is the top-B of the supertree closed under "parent of".
         block_size: tokens in a draft block, root included; None takes the drafter's own.
+        coupled: when sampling, draft with the noise the target will choose with; off is the
+            papers' behaviour. The output is the same either way.
     """
 
     budget: int | Literal["auto"] = 64
@@ -50,6 +52,7 @@ class TreeConfig:
     expansion_k: int = 64
     depth_bonus: float = -0.2
     block_size: int | None = None
+    coupled: bool = True
 
     def __post_init__(self) -> None:
         for name in ("budget", "width", "candidates", "expansion_k"):

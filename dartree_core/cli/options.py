@@ -66,6 +66,14 @@ DepthBonus: TypeAlias = Annotated[
     float | None,
     typer.Option("--depth-bonus", help="Added per depth when pruning.", rich_help_panel=_TREE),
 ]
+Coupled: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--coupled/--no-coupled",
+        help="When sampling, draft with the target's own noise.",
+        rich_help_panel=_TREE,
+    ),
+]
 Temperature: TypeAlias = Annotated[
     float | None,
     typer.Option(

@@ -25,11 +25,14 @@ class BlockDraft:
         hidden: `[K, H]`, the slots' final hidden states.
         base_logits: float32 `[K, Vd]`, marginal logits over the drafter's vocabulary.
         vocabulary: Maps the drafter's rows to target ids.
+        scale: What a head's correction is multiplied with before it is added: 1, or with
+            coupled drafting one over the temperature that `base_logits` were divided by.
     """
 
     hidden: Tensor
     base_logits: Tensor
     vocabulary: DraftVocabulary
+    scale: float = 1.0
 
     @property
     def num_slots(self) -> int:

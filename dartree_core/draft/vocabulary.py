@@ -60,6 +60,15 @@ class DraftVocabulary:
         """Target ids of vocabulary rows, same shape."""
         return rows if self.ids is None else self.ids[rows]
 
+    def to_rows(self, tokens: Tensor) -> Tensor:
+        """Vocabulary rows of target ids, same shape; -1 where the drafter has none."""
+        if self.ids is None:
+            return torch.where(tokens < self.size, tokens, -1)
+        order = torch.argsort(self.ids)
+        ordered = self.ids[order]
+        at = torch.searchsorted(ordered, tokens).clamp(max=self.size - 1)
+        return torch.where(ordered[at] == tokens, order[at], -1)
+
     def select(self, table: Tensor) -> Tensor:
         """The rows of a target table `[V, ...]` that the drafter can propose."""
         return table[: self.size] if self.ids is None else table[self.ids]

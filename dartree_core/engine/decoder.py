@@ -20,6 +20,7 @@ from dartree_core.draft.drafter import Drafter
 from dartree_core.engine.answer import Answer
 from dartree_core.engine.budget import BudgetPolicy
 from dartree_core.engine.costs import costs_of
+from dartree_core.engine.coupling import Coupling
 from dartree_core.engine.defaults import eos_ids
 from dartree_core.engine.describe import run_started
 from dartree_core.engine.prompt import Prompt, PromptLike, encode_prompt
@@ -63,20 +64,25 @@ class Decoder:
         self.bundle = bundle
         self.eos = eos_ids(target.model, tokenizer)
         self.memory = memory or Memory()
-        self._policy: BudgetPolicy | None = None
+        self._policies: dict[bool, BudgetPolicy] = {}
+        self._coupling = Coupling()
 
-    def budget_policy(self) -> BudgetPolicy:
+    def budget_policy(self, coupled: bool = False) -> BudgetPolicy:
         """Who sizes rounds under budget `auto`; measures pass costs when first asked for.
+
+        Scores of coupled drafts mean something else than those of others, so each kind has a
+        policy of its own; both share the costs.
 
         Raises:
             ConfigError: There is no drafter to budget for.
         """
-        if self._policy is None:
-            if self.drafter is None:
-                raise ConfigError("Budget auto needs a drafter.", "Give one with --draft.")
-            costs = costs_of(self.target, self.memory)
-            self._policy = BudgetPolicy(costs, self.drafter.spec.num_slots())
-        return self._policy
+        if self.drafter is None:
+            raise ConfigError("Budget auto needs a drafter.", "Give one with --draft.")
+        if coupled not in self._policies:
+            other = self._policies.get(not coupled)
+            costs = other.costs if other else costs_of(self.target, self.memory)
+            self._policies[coupled] = BudgetPolicy(costs, self.drafter.spec.num_slots())
+        return self._policies[coupled]
 
     def session(self) -> Session:
         """Fresh caches for one conversation."""
@@ -206,7 +212,9 @@ class Decoder:
                 text_delta=delta,
                 span=span,
             )
-            rounds = Round(session, config, answer, chooser, turn, self.budget_policy)
+            rounds = Round(
+                session, config, answer, chooser, turn, self.budget_policy, self._coupling
+            )
             while answer.reason is None:
                 done: RoundDone = yield from rounds.run()
                 yield done

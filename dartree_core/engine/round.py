@@ -14,6 +14,7 @@ from dartree_core.draft.drafter import BlockDraft
 from dartree_core.draft.supertree import Level, Supertree, finish
 from dartree_core.engine.answer import Answer
 from dartree_core.engine.budget import BudgetPolicy, RoundPlan
+from dartree_core.engine.coupling import Coupling
 from dartree_core.engine.report import bonus_fate, describe_tree, target_logps
 from dartree_core.engine.sampling import Chooser
 from dartree_core.engine.session import Session
@@ -71,7 +72,9 @@ class Round:
         answer: Emits tokens and says when the turn is over.
         chooser: The target's choices.
         turn: For events.
-        policy: Who sizes rounds under budget `auto`; asked for only then.
+        policy: Who sizes rounds under budget `auto`, for coupled drafts or others; asked for
+            only then.
+        coupling: What is known about drafting with the target's noise.
     """
 
     def __init__(
@@ -81,7 +84,8 @@ class Round:
         answer: Answer,
         chooser: Chooser,
         turn: int,
-        policy: Callable[[], BudgetPolicy],
+        policy: Callable[[bool], BudgetPolicy],
+        coupling: Coupling,
     ) -> None:
         self.target, self.drafter = session.target, session.drafter
         self.session = session
@@ -95,12 +99,18 @@ class Round:
         self.expected: float | None = None
         self.allowed = 0
         self._policy = policy
+        self._coupling = coupling
+
+    @property
+    def coupled(self) -> bool:
+        """True when drafts are made with the target's own noise."""
+        return self.tree.coupled and not self.config.sampling.greedy
 
     @property
     def policy(self) -> BudgetPolicy | None:
         """Who sizes the rounds, or None when the budget is a number or nothing is drafted."""
         auto = self.drafting and self.tree.budget == "auto"
-        return self._policy() if auto else None
+        return self._policy(self.coupled) if auto else None
 
     def run(self) -> Generator[Event, None, RoundDone]:
         """One round: yields stage events if asked for, returns the round's result."""
@@ -146,6 +156,8 @@ class Round:
         self.session.crop(start + max(1, len(emitted)))
         logits = out.logits if self.config.detail == "full" else None
         done = self._describe(tree, plan, verdict, emitted, start, logits, laps, outlook.note)
+        if self.coupled and tree.num_nodes:
+            self._coupling.learn([*verdict.tokens, verdict.bonus])
         if policy is not None:
             policy.learn(done, drafted=tree.num_nodes > 0)
         self.round += 1
@@ -170,6 +182,8 @@ class Round:
         settings = outlook.adjust(self.tree, self.drafter)
         self.session.encode_pending()
         block = self.drafter.draft(root, self.session.draft_cache, settings.block_size)
+        if self.coupled:
+            block = self._coupling.apply(block, self.config.sampling, start)
         laps.lap("draft")
         build = BUILDERS[self.config.method]
         depth = min(depth, block.num_slots)

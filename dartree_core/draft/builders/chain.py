@@ -57,7 +57,8 @@ def domino(
     for i in range(max_depth):
         logp = marginal[i : i + 1]
         if i >= head.prefix_len:
-            corrected = base[i] + _whole(head.correct(shared[i], states, None), base.shape[1])
+            correction = _whole(head.correct(shared[i], states, None), base.shape[1])
+            corrected = base[i] + block.scale * correction
             logp = torch.log_softmax(corrected, dim=-1)
         best, row = logp.max(dim=-1)
         token = block.vocabulary.to_target(row)

@@ -194,6 +194,7 @@ class _Slots:
     logp: list[Tensor]
     shared: Tensor
     prefix_len: int
+    scale: float
 
     @classmethod
     def of(
@@ -209,7 +210,7 @@ class _Slots:
             rows[i], tokens[i] = rows[i][:branch], tokens[i][:branch]
             logp[i] = torch.log_softmax(logits[i], dim=-1)[rows[i]].clamp(max=0)
         shared = head.prepare(block.hidden[:depths])
-        return cls(rows, tokens, base, logp, shared, head.prefix_len)
+        return cls(rows, tokens, base, logp, shared, head.prefix_len, block.scale)
 
     def score(self, head: CorrectionHead, slot: int, states: Tensor) -> Tensor:
         """Log-probabilities `[F, C]` of a slot's candidates given parents' states, or `[1, C]`
@@ -221,4 +222,5 @@ class _Slots:
         if slot < self.prefix_len:
             return self.logp[slot][None]
         correction = head.correct(self.shared[slot], states, self.rows[slot]).float()
-        return torch.log_softmax(self.base[slot] + correction, dim=-1).clamp_(max=0)
+        corrected = torch.add(self.base[slot], correction, alpha=self.scale)
+        return torch.log_softmax(corrected, dim=-1).clamp_(max=0)

@@ -177,12 +177,12 @@ def test_auto_changes_nothing_but_time(method: Any, temperature: float) -> None:
         if done.tree.num_verified:
             assert done.expected is not None
             assert done.expected > 1
-    decoder._policy = None
+    decoder._policies.clear()
 
 
 def test_auto_says_why_it_does_not_draft() -> None:
     decoder = tiny.trained("tied")
-    policy = decoder._policy = BudgetPolicy(STEEP, slots=7)
+    policy = decoder._policies[False] = BudgetPolicy(STEEP, slots=7)
     for _ in range(10):
         policy.after_tree(tokens=1, rows=9, height=3, draft_ms=5.0, verify_ms=90.0)
     try:
@@ -192,4 +192,4 @@ def test_auto_says_why_it_does_not_draft() -> None:
         assert rounds[0].budget == 0
         assert len(rounds[0].tree) == 1
     finally:
-        decoder._policy = None
+        decoder._policies.clear()

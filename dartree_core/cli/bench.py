@@ -1,0 +1,403 @@
+"""`dartree bench`: the field's tables on one's own machine, model and prompts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dartree_core.bench.plan import (
+    AXES,
+    PEERS,
+    Plan,
+    Variant,
+    parse_sweeps,
+    parse_values,
+    variants,
+)
+from dartree_core.cli import machine
+from dartree_core.cli import options as opt
+from dartree_core.cli.output import print_json
+from dartree_core.config import METHODS
+from dartree_core.errors import ConfigError, DARTreeError
+
+if TYPE_CHECKING:
+    from dartree_core.bench.datasets import Dataset
+    from dartree_core.bench.peers import PeerSource
+    from dartree_core.bench.run import Bench
+    from dartree_core.engine import Decoder
+
+INTERRUPTED = 130
+_WHAT, _RUN, _OUT = "What to measure", "The run", "Reports"
+
+
+class Format(StrEnum):
+    """What goes to standard output."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
+def bench(
+    context: typer.Context,
+    sweeps: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=VALUES]...", help="Further sweeps, as in width=4,8."),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Commas between: {', '.join((*METHODS, *PEERS))}. Default: all our own.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    datasets: Annotated[
+        str,
+        typer.Option(
+            help="Commas between: builtin, gsm8k, math500, aime25, humaneval, mbpp, mt-bench, "
+            "alpaca, livecodebench, or .jsonl files; gsm8k:20 takes 20 prompts.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = "builtin",
+    data_dir: Annotated[
+        list[Path] | None,
+        typer.Option(help="Where .jsonl files are; also DARTREE_DATA.", rich_help_panel=_WHAT),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Most prompts of each.", rich_help_panel=_WHAT)
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUES",
+            help=f"As in budget=4,8,16: {', '.join(AXES)}.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    temperature: Annotated[
+        str, typer.Option(help="One or several, as in 0,1.", rich_help_panel=_WHAT)
+    ] = "0",
+    budget: Annotated[
+        str, typer.Option(help="One or several: nodes, or auto.", rich_help_panel=_WHAT)
+    ] = "auto",
+    width: Annotated[
+        str | None, typer.Option(help="One or several.", rich_help_panel=_WHAT)
+    ] = None,
+    candidates: Annotated[
+        str | None, typer.Option(help="One or several.", rich_help_panel=_WHAT)
+    ] = None,
+    block_size: Annotated[
+        str | None, typer.Option(help="One or several.", rich_help_panel=_WHAT)
+    ] = None,
+    depth_bonus: Annotated[
+        str | None, typer.Option(help="One or several.", rich_help_panel=_WHAT)
+    ] = None,
+    coupled: Annotated[
+        str | None,
+        typer.Option(
+            help="on, off or both: draft with the target's noise when sampling.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    assistant: Annotated[
+        str | None,
+        typer.Option(help="Model of hf-assistant: folder or hub id.", rich_help_panel=_WHAT),
+    ] = None,
+    run_code: Annotated[
+        bool,
+        typer.Option(
+            "--run-code",
+            help="Run programs the model writes, in a limited child process, to score humaneval "
+            "and mbpp. They can read your files.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False,
+    max_new_tokens: opt.MaxNewTokens = 256,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Always decode to the limit.")
+    ] = False,
+    bundle: opt.Bundle = "demo",
+    target: opt.Target = None,
+    draft: opt.Draft = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    trust_remote_code: opt.TrustRemoteCode = False,
+    top_k: opt.TopK = None,
+    top_p: opt.TopP = None,
+    min_p: opt.MinP = None,
+    repetition_penalty: opt.RepetitionPenalty = None,
+    seed: opt.Seed = None,
+    system: opt.System = None,
+    raw: opt.Raw = False,
+    thinking: Annotated[
+        bool,
+        typer.Option("--thinking/--no-thinking", help="For templates that can think."),
+    ] = False,
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="Begin no prompt after this time.", rich_help_panel=_RUN),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with --output's run.", rich_help_panel=_RUN)
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Keep the report (.json) and a journal.", rich_help_panel=_OUT),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with plots.", rich_help_panel=_OUT)
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="An earlier report to compare with.", rich_help_panel=_OUT)
+    ] = None,
+    read: Annotated[
+        Path | None,
+        typer.Option("--from", help="Show this report, measure nothing.", rich_help_panel=_OUT),
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="Standard output.", rich_help_panel=_OUT)
+    ] = Format.TEXT,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Measure methods against plain decoding, side by side on the same prompts.
+
+    Every prompt is decoded by every method in turn. Ctrl-C stops after the current pass and
+    reports what was measured; with --output, --resume goes on from there.
+    """
+    from dartree_core.bench.compare import read_report
+
+    old = read_report(compare) if compare is not None else None
+    if read is not None:
+        _show(read_report(read), form, html, old, compare)
+        return
+    _check_places(output, html, resume)
+    axes = _axes(
+        {
+            "budget": budget,
+            "width": width,
+            "candidates": candidates,
+            "block_size": block_size,
+            "depth_bonus": depth_bonus,
+            "coupled": coupled,
+        },
+        [*(sweep or ()), *(sweeps or ())],
+    )
+    named = [m.strip() for m in methods.split(",") if m.strip()] if methods else list(METHODS)
+    wanted = variants(named, axes)
+    temperatures = list(dict.fromkeys(parse_values("temperature", temperature)))
+    data = _datasets(datasets, data_dir or [], limit)
+    sampling: dict[str, Any] = {
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+        "max_new_tokens": max_new_tokens,
+        "ignore_eos": ignore_eos,
+    }
+    _check_settings(wanted, temperatures, sampling)
+
+    from dartree_core.bench.setup import prepare
+
+    models = opt.ModelChoice(bundle, target, draft, device, dtype, trust_remote_code)
+    decoder = models.load(quiet=quiet)
+    if decoder.drafter is None and methods is None:
+        wanted = wanted[:1]
+    base = opt.decode_config(decoder, **sampling)
+    plan = Plan(wanted, {d.name: d.rows for d in data}, temperatures, base)
+    asking = {"raw": raw, "thinking": thinking, "system": system}
+    run = prepare(decoder, plan, asking, lambda: _peer_source(models, assistant))
+    run.run_code = run_code
+    run.max_seconds = None if max_minutes is None else max_minutes * 60
+    report = _measure(decoder, run, data, asking, output, resume, quiet, _command(context))
+    _show(report, form, html, old, compare)
+    if run.ended == "interrupted":
+        if output is not None and not quiet:
+            typer.echo("Go on with the same command and --resume.", err=True)
+        raise SystemExit(INTERRUPTED)
+    if not any(row["prompts"] for row in report["rows"]):
+        raise DARTreeError("No prompt could be decoded.", "The report says why for each of them.")
+
+
+def _check_places(output: Path | None, html: Path | None, resume: bool) -> None:
+    """Hours of measuring should not end at a folder that is not there."""
+    from dartree_core.bench.journal import check_place
+
+    if output is not None:
+        check_place(_journal_path(output), resume=resume)
+    elif resume:
+        raise ConfigError("--resume needs the run's --output.", "Name the report it was keeping.")
+    if html is not None and not html.parent.is_dir():
+        raise ConfigError(f"The folder {html.parent} does not exist.", "Create it first.")
+
+
+def _axes(given: dict[str, str | None], sweeps: Sequence[str]) -> dict[str, list[Any]]:
+    """Values of every setting: a sweep over an option's."""
+    axes = {name: parse_values(name, text) for name, text in given.items() if text is not None}
+    return axes | parse_sweeps(sweeps)
+
+
+def _check_settings(
+    wanted: Sequence[Variant], temperatures: Sequence[float], sampling: dict[str, Any]
+) -> None:
+    """A mistyped setting should not wait for models to load."""
+    from dartree_core.config import DecodeConfig
+
+    base = DecodeConfig().with_changes(**opt.given_settings(sampling))
+    for variant in wanted:
+        for temperature in temperatures:
+            variant.config(base, temperature)
+
+
+def _datasets(names: str, folders: list[Path], limit: int | None) -> list[Dataset]:
+    from dartree_core.bench.datasets import data_folders, load_dataset
+
+    places = data_folders(folders)
+    wanted = list(dict.fromkeys(word for name in names.split(",") if (word := name.strip())))
+    if not wanted:
+        raise ConfigError("No data set was named.", "For example --datasets builtin.")
+    found = []
+    for word in wanted:
+        name, _, count = word.rpartition(":")
+        most = int(count) if name and count.isdecimal() else None
+        limits = [n for n in (most, limit) if n is not None]
+        found.append(
+            load_dataset(
+                word if most is None else name, folders=places, limit=min(limits, default=None)
+            )
+        )
+    if len({d.name for d in found}) < len(found):
+        raise ConfigError("Two data sets have the same name.", "Rename one of the files.")
+    return found
+
+
+def _peer_source(models: opt.ModelChoice, assistant: str | None) -> PeerSource:
+    """Where other engines find the same models."""
+    from dartree_core.bench.peers import PeerSource
+    from dartree_core.bundles import resolve
+
+    code = models.trust_remote_code
+    found = resolve(models.bundle, target=models.target, draft=models.draft, trust_remote_code=code)
+    helper = None
+    if assistant is not None:
+        helper = resolve(
+            models.bundle, target=assistant, draft="none", trust_remote_code=code
+        ).target_path
+    return PeerSource(found.target_path, found.draft_path, helper, models.dtype, code)
+
+
+def _measure(
+    decoder: Decoder,
+    run: Bench,
+    data: Sequence[Dataset],
+    asking: dict[str, Any],
+    output: Path | None,
+    resume: bool,
+    quiet: bool,
+    command: str,
+) -> dict[str, Any]:
+    from dartree_core.bench import environment as env
+    from dartree_core.bench.journal import Journal
+    from dartree_core.bench.peers import TransformersSpeaker
+    from dartree_core.bench.progress import shown
+    from dartree_core.bench.report import build
+    from dartree_core.bench.run import journal_header
+    from dartree_core.bench.stop import on_interrupt
+
+    sources = {d.name: d.source for d in data}
+    facts = env.environment(decoder, asdict(machine.look()), command)
+    if output is not None:
+        header = journal_header(run.plan, sources, env.models(decoder), asking)
+        begin = Journal.resume if resume else Journal.start
+        run.journal = begin(_journal_path(output), header)
+    with shown(quiet) as progress, on_interrupt(run.stop):
+        run.progress = progress
+        cases = run.run()
+    facts["peer_dtypes"] = {
+        variant.method: speaker.dtype
+        for variant in run.plan.variants
+        if isinstance(speaker := run.speakers[variant.key], TransformersSpeaker)
+    }
+    facts["load_average_after"] = env.load_average()
+    report = build(
+        run.plan,
+        cases,
+        environment=facts,
+        sources=sources,
+        missing=run.missing,
+        ended=run.ended,
+        run_code=run.run_code,
+    )
+    if output is not None:
+        _write(output, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    return report
+
+
+def _journal_path(output: Path) -> Path:
+    return output.with_name(output.name.removesuffix(".json") + ".journal.jsonl")
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file whole, so that a failure leaves the earlier one."""
+    partial = path.with_name(path.name + ".tmp")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise DARTreeError(
+            f"{path} cannot be written ({error}).", "Choose another place."
+        ) from error
+
+
+def _show(
+    report: dict[str, Any], form: Format, html: Path | None, old: dict[str, Any] | None, name: Any
+) -> None:
+    from dartree_core.bench.compare import compare_reports
+
+    comparison = None if old is None else compare_reports(report, old)
+    if html is not None:
+        from dartree_core.bench.page import to_html
+
+        _write(html, to_html(report))
+    if form is Format.JSON:
+        print_json(report if comparison is None else {**report, "comparison": comparison})
+    elif form is Format.CSV:
+        from dartree_core.bench.export import to_csv
+
+        typer.echo(to_csv(report), nl=False)
+    else:
+        from rich.console import Console
+
+        from dartree_core.bench.table import print_report, render_comparison
+
+        console = Console()
+        print_report(report, console)
+        if comparison is not None:
+            console.print()
+            console.print(render_comparison(comparison, Path(name).name))
+
+
+def _command(context: typer.Context) -> str:
+    """The command line again, from what click understood of it."""
+    words = ["dartree", "bench"]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[parameter.name or ""]
+        if parameter.param_type_name == "argument":
+            words += value
+        elif isinstance(value, bool):
+            words.append((parameter.opts if value else parameter.secondary_opts)[0])
+        else:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                words += [parameter.opts[-1], str(getattr(one, "value", one))]
+    return shlex.join(words)
