@@ -1,0 +1,111 @@
+"""From what the user typed to token ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dartree_core.engine.prompt import can_think, encode_prompt
+from dartree_core.errors import ConfigError
+from tests.core import tiny
+
+MESSAGES = [
+    {"role": "user", "content": "the cat"},
+    {"role": "assistant", "content": "sat"},
+    {"role": "user", "content": "and the dog?"},
+]
+
+
+def speller(**options: Any) -> Any:
+    return tiny.tokenizer(**options)
+
+
+def decoded(ids: list[int]) -> str:
+    text: str = speller().decode(ids)
+    return text
+
+
+def test_ids_are_taken_as_they_are() -> None:
+    for tokenizer in (None, speller()):
+        prompt = encode_prompt([5, 0, 7], tokenizer)
+        assert (prompt.ids, prompt.text, prompt.template) == ([5, 0, 7], "", "ids")
+
+
+def test_text_is_one_user_turn_of_the_chat_template() -> None:
+    prompt = encode_prompt("the cat", speller())
+    assert decoded(prompt.ids) == "<|user|>the cat<|end|><|assistant|>"
+    assert (prompt.text, prompt.template) == ("the cat", "chat")
+    special = speller().convert_tokens_to_ids(tiny.SPECIAL)
+    assert [i for i in prompt.ids if i in special] == [special[1], special[0], special[2]]
+
+
+def test_messages_keep_their_order_and_the_last_is_shown() -> None:
+    prompt = encode_prompt(MESSAGES, speller())
+    assert decoded(prompt.ids) == (
+        "<|user|>the cat<|end|><|assistant|>sat<|end|><|user|>and the dog?<|end|><|assistant|>"
+    )
+    assert prompt.text == "and the dog?"
+
+
+def test_a_conversation_extends_its_own_prefix() -> None:
+    """What was answered may be read back without losing the cache."""
+    first = encode_prompt(MESSAGES[:1], speller()).ids
+    assert encode_prompt(MESSAGES, speller()).ids[: len(first)] == first
+
+
+def test_raw_text_skips_the_template() -> None:
+    prompt = encode_prompt("the cat", speller(), raw=True)
+    assert decoded(prompt.ids) == "the cat"
+    assert (prompt.text, prompt.template) == ("the cat", "raw")
+
+
+@pytest.mark.parametrize(
+    ("thinking", "template", "hint"),
+    [
+        (None, "chat:thinking", False),
+        (True, "chat:thinking", False),
+        (False, "chat:no-thinking", True),
+    ],
+)
+def test_thinking_switch(thinking: bool | None, template: str, hint: bool) -> None:
+    tokenizer = speller(thinks=True)
+    prompt = encode_prompt("the cat", tokenizer, thinking=thinking)
+    assert prompt.template == template
+    assert ("no thoughts" in decoded(prompt.ids)) == hint
+    assert can_think(tokenizer)
+    assert not can_think(speller())
+    assert not can_think(None)
+
+
+def test_template_without_a_thinking_switch_says_plain_chat() -> None:
+    assert encode_prompt("the cat", speller(), thinking=False).template == "chat"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ("", {}, "prompt is empty"),
+        ("  \n", {}, "prompt is empty"),
+        ([], {}, "prompt is empty"),
+        ("", {"raw": True}, "prompt is empty"),
+        (MESSAGES, {"raw": True}, "Raw mode feeds plain text"),
+        ([{"role": "user"}], {}, "needs a role and content"),
+        (["the cat"], {}, "needs a role and content"),
+    ],
+    ids=["empty", "blank", "no-messages", "raw-empty", "raw-messages", "no-content", "no-mapping"],
+)
+def test_unusable_prompts_say_why(prompt: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        encode_prompt(prompt, speller(), **options)
+    assert error.value.remedy
+    assert error.value.exit_code == 2
+
+
+def test_text_needs_a_tokenizer_and_chat_a_template() -> None:
+    with pytest.raises(ConfigError, match="no tokenizer"):
+        encode_prompt("the cat", None)
+    with pytest.raises(ConfigError, match="no chat template") as error:
+        encode_prompt("the cat", speller(template=False))
+    assert "--raw" in error.value.remedy
+    assert encode_prompt("the cat", speller(template=False), raw=True).ids

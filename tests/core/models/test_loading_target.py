@@ -1,0 +1,86 @@
+"""Loading a target from a folder: safe, and clear about what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from dartree_core.errors import CheckpointError, ConfigError
+from dartree_core.models import load_target, load_tokenizer
+from tests.core import tiny
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny.CHECKPOINTS / "target_tied", tmp_path / "model"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_loads_ready_for_inference(folder: Path, dtype: torch.dtype) -> None:
+    target = load_target(folder, device=CPU, dtype=dtype, revision="abc")
+    assert (target.label, target.revision, target.dtype) == ("model", "abc", dtype)
+    assert not target.model.training
+    assert not any(p.requires_grad for p in target.model.parameters())
+
+
+def test_a_folder_without_configuration(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        load_target(tmp_path, device=CPU, dtype=torch.float32)
+
+
+def test_cut_configuration(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        load_target(folder, device=CPU, dtype=torch.float32)
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"no \.safetensors") as error:
+        load_target(folder, device=CPU, dtype=torch.float32)
+    assert "code" in error.value.remedy
+
+
+def test_damaged_weights(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:1000])
+    with pytest.raises(CheckpointError, match="could not be loaded"):
+        load_target(folder, device=CPU, dtype=torch.float32)
+
+
+def test_a_models_own_code_is_not_run(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "evil.Model"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(ConfigError, match="its own Python code") as error:
+        load_target(folder, device=CPU, dtype=torch.float32)
+    assert "--trust-remote-code" in error.value.remedy
+
+
+def test_an_unknown_architecture(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "no_such_model"}))
+    with pytest.raises(CheckpointError, match="could not be loaded"):
+        load_target(folder, device=CPU, dtype=torch.float32)
+
+
+def test_no_tokenizer_is_no_error_a_broken_one_is(folder: Path) -> None:
+    assert load_tokenizer(folder) is None
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "NoSuchTokenizer"}')
+    with pytest.raises(CheckpointError, match="tokenizer"):
+        load_tokenizer(folder)
+
+
+def test_tokenizer_beside_the_model(folder: Path) -> None:
+    tiny.tokenizer().save_pretrained(folder)
+    found = load_tokenizer(folder)
+    assert found is not None
+    assert found("the cat").input_ids == tiny.tokenizer()("the cat").input_ids
+    assert found.chat_template
