@@ -1,0 +1,1 @@
+"""DARTree in a terminal: chat, the living tree, and step-through inspection."""

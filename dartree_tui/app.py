@@ -1,0 +1,377 @@
+"""The terminal app."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.css.query import NoMatches
+from textual.screen import Screen
+from textual.widget import MountError
+from textual.widgets import Input, TextArea
+
+from dartree_core.errors import DARTreeError
+from dartree_tui.client import Client
+from dartree_tui.clipboard import code_blocks, copy
+from dartree_tui.commands import commands
+from dartree_tui.engines import Engine, Lost
+from dartree_tui.history import History
+from dartree_tui.screens.keys import APP_BINDINGS
+from dartree_tui.screens.main import MainScreen
+from dartree_tui.settings import Settings, save_settings
+from dartree_tui.terminal_keys import teach
+from dartree_tui.themes import DEFAULT_DARK, load_themes, variable_defaults, watch_themes
+
+BACKLOG = 200
+"""Records waiting to be taken from which on fewer frames are drawn."""
+
+_ALWAYS = {"quit", "suspend_process", "interrupt", "focus_next", "focus_previous"}
+
+
+class DartreeApp(App[None]):
+    """Owns the client and the timer; screens own the rest.
+
+    Args:
+        make_engine: See `Client`.
+        settings: See `Client`.
+        record: See `Client`.
+        history: Past prompts.
+        watch: Reload theme files when they change.
+        settings_file: Where changed settings are saved; None for the default place.
+
+    Attributes:
+        start_round: Round to show as soon as it is there, counted from 1 over all turns.
+    """
+
+    TITLE = "dartree"
+    CSS_PATH = "screens/main.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    ESCAPE_TO_MINIMIZE = False
+    BINDINGS: ClassVar[list[BindingType]] = list(APP_BINDINGS)
+
+    def __init__(
+        self,
+        make_engine: Callable[[], Engine],
+        settings: Settings | None = None,
+        *,
+        record: Path | None = None,
+        history: History | None = None,
+        watch: bool = True,
+        settings_file: Path | None = None,
+    ) -> None:
+        super().__init__()
+        teach()
+        self.client = Client(make_engine, settings or Settings(), record)
+        self.history = history or History()
+        self.settings_file = settings_file
+        self._watch = watch
+        self._last_tick = time.perf_counter()
+        self._painting = asyncio.Lock()
+        self._copied = -1
+        self._ticks = 0
+        self._told_loss: Lost | None = None
+        self.start_round: int | None = None
+        self._load_themes()
+
+    # Life
+
+    def get_default_screen(self) -> MainScreen:
+        """The main screen."""
+        return MainScreen()
+
+    @property
+    def main(self) -> MainScreen:
+        """The main screen, at the bottom of the stack."""
+        screen = self.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        return screen
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Colours of ours that a theme of Textual's own lacks."""
+        return dict(variable_defaults(self.current_theme.dark if self._themed else True))
+
+    _themed = False
+
+    def _load_themes(self) -> None:
+        found = load_themes()
+        for theme in found.themes:
+            self.register_theme(theme)
+        self._themed = True
+        wanted = self.client.settings.ui.theme
+        if wanted not in self.available_themes:
+            self.client.tell(f"There is no theme {wanted!r}; using {DEFAULT_DARK}.", "warning")
+            wanted = DEFAULT_DARK
+        self.theme = wanted
+        for problem in found.problems:
+            self.client.tell(str(problem), "warning")
+
+    def on_mount(self) -> None:
+        """Paint first, then start the engine."""
+        self.set_keymap(dict(self.client.settings.keys))
+        # The shell writes a line of its own when the app comes back from ctrl+z.
+        self.app_resume_signal.subscribe(self, lambda _: self.set_timer(0.2, self._redraw_all))
+        self.call_after_refresh(self._begin)
+        self.set_interval(1 / self.client.settings.ui.frames_per_second, self._tick)
+        if self._watch:
+            self._watch_themes()
+
+    def _redraw_all(self) -> None:
+        self.screen.refresh(layout=True)
+
+    def _begin(self) -> None:
+        for name in sorted(set(self.client.settings.keys) - self.binding_ids()):
+            self.client.tell(f"[keys] names no binding {name!r}; the help lists them.", "warning")
+        self.client.start()
+
+    def binding_ids(self) -> set[str]:
+        """Names that `[keys]` may remap: those of all bindings on the main screen."""
+        nodes = [self, self.main, *self.main.query("*")]
+        return {b.id for node in nodes for _, b in node._bindings if b.id is not None}
+
+    @work(exclusive=True)
+    async def _watch_themes(self) -> None:
+        async for found in watch_themes():
+            for theme in found.themes:
+                self.register_theme(theme)
+            for problem in found.problems:
+                self.client.tell(str(problem), "warning")
+            if self.theme in found.files:
+                self.refresh_css(animate=False)
+                self.theme_changed_signal.publish(self.current_theme)
+                self.main.refresh_all()
+
+    async def _tick(self) -> None:
+        async with self._painting:
+            try:
+                await self._take_and_paint()
+            except (NoMatches, MountError):
+                if self.is_running:  # else the widgets went away under our hands: it is over
+                    raise
+
+    async def _take_and_paint(self) -> None:
+        if not self.is_running or not self.screen_stack:
+            return
+        now = time.perf_counter()
+        seconds, self._last_tick = now - self._last_tick, now
+        behind = self.behind
+        self.client.pump(0.06 if behind else 0.03)
+        self._ticks += 1
+        if behind and self._ticks % 6:
+            return  # a long trace is being read: rather get on than draw what is gone at once
+        while self.client.notices:
+            notice = self.client.notices.popleft()
+            self.notify(notice.text, severity=notice.severity, timeout=8, markup=False)
+        self._show_loss()
+        main = self.main
+        main.tick(seconds)
+        if self.start_round is not None and len(self.client.store.marks) >= self.start_round:
+            main.view.go(self.client.store, self.start_round - 1)
+            main.refresh_all()
+            self.start_round = None
+        main.restore()
+        for screen in self.screen_stack:
+            paint = getattr(screen, "paint", None)
+            if paint is not None and screen.is_mounted:
+                await paint()
+
+    def _show_loss(self) -> None:
+        lost = self.client.lost
+        if lost is not None and lost is not self._told_loss:
+            from dartree_tui.screens.lost import LostScreen
+
+            self._told_loss = lost
+            log = getattr(self.client.engine, "log", "")
+            self.push_screen(LostScreen(lost, str(log)))
+
+    @property
+    def behind(self) -> bool:
+        """True while much more is waiting than a frame can take in, or a file is being read."""
+        return len(self.client.intake) > BACKLOG or self.client.reading
+
+    async def settle(self) -> None:
+        """Paint until what is known is shown, for pictures and tests."""
+        for _ in range(4):
+            await self._tick()
+            await asyncio.sleep(0.03)
+
+    def on_unmount(self) -> None:
+        """Whatever ends the app ends the worker."""
+        self.client.close()
+
+    async def action_quit(self) -> None:
+        """Quit at once."""
+        self.client.close()
+        self.exit()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Nothing but leaving while nothing can be seen."""
+        return action in _ALWAYS or not self.main.too_small
+
+    async def run_main_action(self, action: str) -> None:
+        """Run an action as if its key were pressed on the main screen."""
+        target = self.main if action.startswith("screen.") else self
+        await self.run_action(action.removeprefix("screen.").removeprefix("app."), target)
+
+    # Actions that need no pane
+
+    def action_interrupt(self) -> None:
+        """Copy the selection; without one, stop what runs; else say how to quit."""
+        focused = self.focused
+        selected = self.screen.get_selected_text()
+        if isinstance(focused, Input | TextArea):
+            selected = selected or focused.selected_text
+        if selected:
+            copy(self, selected)
+            self.notify("Copied the selection.")
+        elif not self.client.stop():
+            self.notify("ctrl+q quits.")
+
+    def action_again(self) -> None:
+        """Restart a lost worker; otherwise ask the last question again."""
+        if self.client.status == "lost":
+            self.client.restart()
+        else:
+            self.main.action_follow()
+            self.client.regenerate()
+
+    def action_new(self) -> None:
+        """A new conversation."""
+        if self.client.new_conversation():
+            self.main.action_follow()
+
+    def action_calibrate(self) -> None:
+        """Measure plain decoding."""
+        self.client.calibrate()
+
+    def action_save(self) -> None:
+        """Save the conversation with its trees."""
+        if not self.client.store.turns:
+            self.notify("There is nothing to save yet.")
+            return
+        folder = self.client.save()
+        if folder is not None:
+            self.notify(f"Saved in {folder}", markup=False)
+
+    def action_copy_answer(self) -> None:
+        """Copy the last answer's source; of the turn on show while browsing."""
+        text = self._answer()
+        if text:
+            copy(self, text)
+            self.notify("Copied the answer.")
+        else:
+            self.notify("There is no answer to copy yet.")
+
+    def action_copy_code(self) -> None:
+        """Copy a code block's source; again for the next one."""
+        blocks = code_blocks(self._answer())
+        if not blocks:
+            self.notify("The answer has no code block.")
+            return
+        self._copied = (self._copied + 1) % len(blocks)
+        copy(self, blocks[self._copied])
+        more = f" {self._copied + 1} of {len(blocks)}" if len(blocks) > 1 else ""
+        self.notify(f"Copied code block{more}.")
+
+    def _answer(self) -> str:
+        store, at = self.client.store, self.main.view.at
+        turn = store.turn if at is None else store.turn_of(at)
+        return turn.text if turn is not None else ""
+
+    def save_settings(self) -> None:
+        """Write the settings file."""
+        try:
+            path = save_settings(self.client.settings, self.settings_file)
+        except DARTreeError as error:
+            self.notify(str(error), severity="error", markup=False)
+        else:
+            self.notify(f"Saved in {path}", markup=False)
+
+    def apply_ui(self, **changes: Any) -> None:
+        """Change what can change at once: theme, drawing, shading.
+
+        Raises:
+            ConfigError: a value does not validate.
+        """
+        self.client.settings = self.client.settings.changed("ui", **changes)
+        if "theme" in changes:
+            self.theme = changes["theme"]
+        if "tree" in changes and self.main.tree_kind != changes["tree"]:
+            self.main.action_outline()
+        self.main.refresh_all()
+
+    def _watch_theme(self, theme_name: str) -> None:
+        super()._watch_theme(theme_name)
+        if self._themed and theme_name != self.client.settings.ui.theme:
+            self.client.settings = self.client.settings.changed("ui", theme=theme_name)
+
+    # Other screens
+
+    def action_help(self) -> None:
+        """Keys, glyphs, and what happens in a round."""
+        from dartree_tui.screens.help import HelpScreen
+
+        self._open(HelpScreen)
+
+    def action_settings(self) -> None:
+        """Settings, live."""
+        from dartree_tui.screens.settings import SettingsScreen
+
+        self._open(SettingsScreen)
+
+    def action_models(self) -> None:
+        """Choose and load models."""
+        from dartree_tui.screens.models import ModelScreen
+
+        self._open(ModelScreen)
+
+    def action_compare(self) -> None:
+        """The same prompt through two settings."""
+        from dartree_tui.screens.compare import CompareScreen
+
+        self._open(CompareScreen)
+
+    def action_find(self) -> None:
+        """Find rounds by token, fate and acceptance."""
+        from dartree_tui.screens.find import FindScreen
+
+        self._open(FindScreen)
+
+    def action_open(self) -> None:
+        """Open a saved conversation."""
+        from dartree_tui.screens.saved import SavedScreen
+
+        self._open(SavedScreen)
+
+    def action_system_prompt(self) -> None:
+        """Edit the system prompt."""
+        from dartree_tui.screens.dialogs import SystemPromptScreen
+
+        self._open(SystemPromptScreen)
+
+    def action_export(self) -> None:
+        """Export the conversation as Markdown."""
+        from dartree_tui.screens.dialogs import ExportScreen
+
+        self._open(ExportScreen)
+
+    def _open(self, screen: type[Screen[Any]]) -> None:
+        """Open a screen, unless it is open already."""
+        if not any(type(s) is screen for s in self.screen_stack):
+            self.push_screen(screen())
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The command palette."""
+        yield from commands(self)
+
+
+def theme_names(app: App[Any]) -> Mapping[str, bool]:
+    """Names of all themes, and whether they are dark; ours first."""
+    own = set(load_themes().files)
+    names = sorted(app.available_themes, key=lambda name: (name not in own, name))
+    return {name: app.available_themes[name].dark for name in names}

@@ -1,0 +1,226 @@
+"""The same prompt through two settings, side by side, aligned by position."""
+
+from __future__ import annotations
+
+import typing
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.cells import cell_len
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Footer, Input, Select, Static
+
+from dartree_core.config import DecodeConfig, Method
+from dartree_core.errors import ConfigError
+from dartree_core.glyphs import fit
+from dartree_tui.compare import Comparison, Side
+from dartree_tui.palette import Palette
+from dartree_tui.settings import options, parse_value
+from dartree_tui.widgets.figures import amount
+
+if TYPE_CHECKING:
+    from dartree_tui.app import DartreeApp
+
+_FIELDS = ("budget", "width", "depth_bonus", "temperature", "seed", "max_new_tokens")
+
+
+class CompareScreen(Screen[None]):
+    """Two columns of settings above one table of what they did."""
+
+    DEFAULT_CSS = """
+    CompareScreen { background: $background; }
+    CompareScreen #ask { height: 1; margin: 0 1; }
+    CompareScreen #ask .label { width: 8; }
+    CompareScreen .label { color: $dim; width: 16; }
+    CompareScreen #ask Input { width: 1fr; }
+    CompareScreen #sides { height: auto; }
+    CompareScreen .side {
+        width: 1fr; height: auto; border: round $panel; border-title-color: $dim; padding: 0 1; }
+    CompareScreen .side:focus-within { border: round $primary; }
+    CompareScreen .row { height: 1; }
+    CompareScreen .row Input, CompareScreen .row Select { width: 20; }
+    CompareScreen #verdict { height: auto; margin: 0 2; }
+    CompareScreen #table { height: 1fr; padding: 0 2; scrollbar-size-vertical: 1; }
+    CompareScreen #table Static { height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "back", id="compare.back"),
+        Binding("ctrl+r", "run", "run", priority=True, id="compare.run"),
+    ]
+
+    app: DartreeApp
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        """Prompt, settings, verdict, table."""
+        yield Static(" compare   the same prompt, two ways", id="title")
+        with Horizontal(id="ask"):
+            yield Static("prompt", classes="label")
+            yield Input(self._proposal(), id="prompt", compact=True, placeholder="enter runs both")
+        config = self.app.client.settings.decode
+        with Horizontal(id="sides"):
+            for side, method in (("left", config.method), ("right", self._other())):
+                with Vertical(classes="side", id=side) as column:
+                    column.border_title = "A" if side == "left" else "B"
+                    with Horizontal(classes="row"):
+                        yield Static("method", classes="label")
+                        yield Select(
+                            [(m, m) for m in typing.get_args(Method)],
+                            value=method,
+                            allow_blank=False,
+                            compact=True,
+                            id=f"{side}-method",
+                        )
+                    for name in _FIELDS:
+                        with Horizontal(classes="row"):
+                            yield Static(name.replace("_", " "), classes="label")
+                            yield Input(
+                                str(getattr(config, name)), compact=True, id=f"{side}-{name}"
+                            )
+        yield Static("", id="verdict")
+        with VerticalScroll(id="table"):
+            yield Static("")
+        yield Footer(compact=True, show_command_palette=False)
+
+    def _proposal(self) -> str:
+        turn = self.app.client.store.turn
+        comparison = self.app.client.comparison
+        return comparison.prompt if comparison else turn.prompt if turn else ""
+
+    def _other(self) -> str:
+        return "ar" if self.app.client.settings.decode.method != "ar" else "dartree"
+
+    def on_mount(self) -> None:
+        """Start at the prompt."""
+        self.query_one("#prompt").focus()
+
+    def _config(self, side: str) -> DecodeConfig:
+        changes: dict[str, Any] = {"method": self.query_one(f"#{side}-method", Select).value}
+        hints = {f.name: hint for section, f, hint in options() if section == "decode"}
+        for name in _FIELDS:
+            text = self.query_one(f"#{side}-{name}", Input).value.strip()
+            changes[name] = parse_value(text, hints[name], name.replace("_", " "))
+        base = self.app.client.settings.decode.to_config()
+        return base.with_changes(**changes, stages=False, detail="basic")
+
+    @on(Input.Submitted)
+    def action_run(self) -> None:
+        """Decode both sides."""
+        prompt = self.query_one("#prompt", Input).value.strip()
+        if not prompt:
+            self.notify("Type a prompt first.")
+            return
+        try:
+            left, right = self._config("left"), self._config("right")
+        except ConfigError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if self.app.client.compare(prompt, left, right):
+            self._drawn = ()
+
+    def action_back(self) -> None:
+        """Stop what runs here, then go back."""
+        if self.app.client.status == "comparing":
+            self.app.client.stop()
+        else:
+            self.dismiss()
+
+    async def paint(self) -> None:
+        """Draw what changed."""
+        comparison = self.app.client.comparison
+        if comparison is None:
+            return
+        versions = tuple(side.store.version for side in comparison.sides)
+        state = (comparison, *versions, comparison.over, self.size)
+        if state == self._drawn:
+            return
+        self._drawn = state
+        palette = Palette.of(self.app)
+        self.query_one("#verdict", Static).update(verdict(comparison, palette))
+        room = self.size.width - 6
+        self.query_one("#table Static", Static).update(table(comparison, palette, room))
+
+
+def verdict(comparison: Comparison, palette: Palette) -> Text:
+    """Rounds, time and speed of both, and the difference in words."""
+    out = Text(style=palette.text)
+    for name, side in zip("AB", comparison.sides, strict=True):
+        out.append(f"{name}  ", palette.accent)
+        out.append(f"{side.config.method:<14}", palette.text)
+        if side.error:
+            out.append(side.error + "\n", palette.warning)
+            continue
+        tokens = max(0, len(side.tokens) - 1)
+        speed = tokens / side.seconds if side.seconds else float("nan")
+        per = tokens / side.rounds if side.rounds else float("nan")
+        out.append(f"{side.rounds:>5} rounds  {tokens:>5} tokens  ", palette.text)
+        out.append(f"{per:>5.2f} tokens/round  {side.seconds:>6.2f} s  ", palette.text)
+        out.append(f"{amount(speed):>6} tokens/s\n", palette.text)
+    left, right = comparison.sides
+    apart = comparison.divergence()
+    if not comparison.over:
+        out.append("running …", palette.dim)
+    elif left.rounds and right.rounds:
+        out.append(_difference(left, right), palette.accent)
+        if apart is None:
+            same = "the same tokens" if left.tokens == right.tokens else "the same tokens so far"
+            out.append(f"   {same}", palette.state["hit"])
+        else:
+            out.append(
+                f"   texts part at token {apart}: " + _why_apart(left, right), palette.warning
+            )
+    return out
+
+
+def _difference(left: Side, right: Side) -> str:
+    rounds = right.rounds - left.rounds
+    more = (
+        "as many rounds"
+        if rounds == 0
+        else f"{abs(rounds)} {'more' if rounds > 0 else 'fewer'} rounds"
+    )
+    words = f"B takes {more}"
+    if left.seconds > 0 and right.seconds > 0:
+        gap = right.seconds - left.seconds
+        factor = right.seconds / left.seconds
+        speed = f"{factor:.2f}× A's time" if factor >= 1 else f"{1 / factor:.2f}× as fast"
+        words += f" and {abs(gap):.2f} s {'more' if gap > 0 else 'less'} ({speed})"
+    return words
+
+
+def _why_apart(left: Side, right: Side) -> str:
+    if left.config.sampling != right.config.sampling:
+        return "the two sample differently."
+    return (
+        "rounding in the model's precision can flip near ties; 'dartree verify' shows the margin."
+    )
+
+
+def table(comparison: Comparison, palette: Palette, width: int) -> Text:
+    """The answer cut wherever a round began on either side; one line a piece."""
+    column = max(12, (width - 12) // 2)
+    out = Text(style=palette.text)
+    tokens = [side.tokens for side in comparison.sides]
+    out.append(f"{'token':<8}{fit('A', column)}  {fit('B', column)}\n", palette.dim)
+    vocab = comparison.sides[0].store.vocab
+    for row in comparison.rows():
+        out.append(f"{row.start:<8}", palette.dim)
+        for side, ids, number, opens in zip((0, 1), tokens, row.rounds, row.opens, strict=True):
+            shown = "".join(vocab.shown(t) for t in ids[row.start : row.end])
+            lead = "      "
+            if opens:
+                lead = "first " if number is None else f"{number + 1:>4} ┬"
+            elif shown:
+                lead = "     │"
+            mine = palette.state["hit"] if opens else palette.text
+            out.append(lead + " ", palette.dim if not opens else palette.accent)
+            out.append(fit(shown, column - cell_len(lead) - 1), mine)
+            out.append("  " if side == 0 else "\n")
+    return out

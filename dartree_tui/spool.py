@@ -1,0 +1,157 @@
+"""The run on disk: every event appended as a line, any of them read back by its offset.
+
+Memory holds the newest rounds only; this file holds them all. It is a trace, and what recording
+and saving a conversation copy.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from dartree_core.errors import TraceError
+from dartree_core.events import Event, RoundDone, RunStarted
+from dartree_core.pieces import TokenText
+from dartree_core.trace import EventDecoder, encode_vocab, open_private, to_line, token_ids
+
+
+class Spool:
+    """An append-only trace. One thread appends while others read.
+
+    Args:
+        path: The file; None makes a temporary one that `close` removes.
+        record: Also write every line here, compressed when the name ends in `.gz`.
+        existing: Read `path` as it is; nothing can be appended.
+
+    Raises:
+        TraceError: a file cannot be opened.
+    """
+
+    def __init__(
+        self, path: Path | None = None, *, record: Path | None = None, existing: bool = False
+    ) -> None:
+        self._temporary = path is None
+        self._told: set[int] = set()
+        self._lock = threading.Lock()
+        self._out: BinaryIO | None = None
+        self._mirrors: list[IO[bytes]] = []
+        self._end = 0
+        self._early: list[bytes] = []
+        try:
+            if path is None:
+                handle, name = tempfile.mkstemp(prefix="dartree-", suffix=".jsonl")
+                os.close(handle)
+                path = Path(name)
+            self.path = path
+            self._out = None if existing else open_private(path)
+            self._in = path.open("rb")
+            if record is not None:
+                file = open_private(record)
+                if record.suffix == ".gz":
+                    packed = gzip.GzipFile(filename="", fileobj=file, mode="wb")
+                    self._mirrors.append(packed)  # type: ignore[arg-type]
+                self._mirrors.append(file)
+        except OSError as error:
+            raise TraceError(
+                f"Cannot open {error.filename or path}: {error.strerror}.",
+                "Choose another file or folder, or change its rights.",
+            ) from error
+
+    def append(self, event: Event, raw: bytes, vocab: Mapping[int, TokenText]) -> int:
+        """Write an event's line and, before it, texts of tokens this file has not named yet.
+
+        A header opens the file: what comes before it (a measured baseline) is written after it.
+
+        Args:
+            event: The event.
+            raw: Its line, as it came.
+            vocab: Token texts known so far.
+
+        Returns:
+            Where the event's line starts.
+        """
+        with self._lock:
+            new = {t for t in token_ids(event) if t not in self._told and t in vocab}
+            words = b""
+            if new:
+                self._told |= new
+                words = to_line(encode_vocab({t: vocab[t] for t in sorted(new)}))
+            if not raw.endswith(b"\n"):
+                raw += b"\n"
+            if isinstance(event, RunStarted):
+                offset = self._end
+                self._write(b"".join((raw, words, *self._early)))
+                self._early.clear()
+            elif self._end == 0:
+                offset = -1
+                self._early.append(words + raw)
+            else:
+                offset = self._end + len(words)
+                self._write(words + raw)
+            return offset
+
+    def _write(self, data: bytes) -> None:
+        if self._out is None or self._out.closed:
+            return
+        self._out.write(data)
+        self._out.flush()
+        self._end += len(data)
+        if self._mirrors:
+            self._mirrors[0].write(data)
+            for mirror in self._mirrors:
+                mirror.flush()
+
+    def round(self, offset: int) -> RoundDone:
+        """The round whose line starts at `offset`.
+
+        Raises:
+            TraceError: the file was changed or removed behind our back.
+        """
+        with self._lock:
+            self._in.seek(offset)
+            line = self._in.readline()
+        event = EventDecoder(str(self.path)).event(line)
+        if not isinstance(event, RoundDone):
+            raise TraceError(
+                f"{self.path} no longer holds the round it held.", "Open the trace again."
+            )
+        return event
+
+    def copy_to(self, path: Path) -> None:
+        """Copy everything so far to `path`, private, replacing it in one move.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        part = path.with_name(path.name + ".part")
+        with self._lock, open_private(part) as out:
+            self._in.seek(0)
+            shutil.copyfileobj(self._in, out)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(part, path)
+
+    def close(self) -> None:
+        """Close the files; a temporary one is removed."""
+        with self._lock:
+            for file in (self._out, *self._mirrors, self._in):
+                with suppress(OSError):
+                    if file is not None:
+                        file.close()
+            if self._temporary:
+                self.path.unlink(missing_ok=True)
+
+
+def numbered(path: Path | None, number: int) -> Path | None:
+    """Where the next recording goes: `run.jsonl.gz`, then `run-2.jsonl.gz` beside it."""
+    if path is None or number == 1:
+        return path
+    stem, dot, rest = path.name.partition(".")
+    return path.with_name(f"{stem}-{number}{dot}{rest}")

@@ -1,0 +1,514 @@
+"""The app as a user meets it: keys in, screen out, at three sizes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.widgets import Markdown, OptionList, Static
+
+from dartree_tui.engines.fake import FakeEngine
+from dartree_tui.engines.fake_decoder import ANSWER, FakeDecoder
+from dartree_tui.engines.replay import ReplayEngine
+from dartree_tui.settings import Settings, load_settings
+from dartree_tui.widgets.answer import AnswerView, SourceView
+from dartree_tui.widgets.chat import ChatLog
+from dartree_tui.widgets.rounds import BONUS
+from dartree_tui.widgets.timeline import Timeline
+from tests.tui.driving import SIZES, ask, fake_trace, running, settle, slow, until
+from tests.tui.snapshots import Snapshot, screen_text
+from tests.tui.test_client import Fragile
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_chat_at_three_sizes(size: tuple[int, int], snapshot: Snapshot) -> None:
+    async with running(size=size) as (app, pilot):
+        await ask(pilot, "explain")
+        snapshot(app, f"main_{size[0]}x{size[1]}")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_without_colour_everything_is_still_said(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(size=size) as (app, pilot):
+        await ask(pilot, "explain")
+        coloured = screen_text(app)
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with running(size=size) as (app, pilot):
+        await ask(pilot, "explain")
+        plain = screen_text(app)
+    assert plain == coloured
+
+
+@pytest.mark.parametrize("size", [(39, 24), (80, 11), (20, 5)])
+async def test_too_small_says_so_and_recovers(size: tuple[int, int]) -> None:
+    async with running(size=size) as (app, pilot):
+        await pilot.press("e", "space", "n", "c", "f2")  # nothing happens unseen
+        assert "Too small" in screen_text(app) or size == (20, 5)
+        assert len(app.screen_stack) == 1
+        await pilot.resize_terminal(120, 40)
+        await settle(pilot)
+        assert "Too small" not in screen_text(app)
+        assert "Ask something" in screen_text(app)
+
+
+async def test_resizing_while_an_answer_comes() -> None:
+    async with running(slow(0.02)) as (app, pilot):
+        await ask(pilot, "explain", finish=False)
+        for size in ((80, 24), (40, 12), (200, 60), (41, 13), (120, 40), (10, 3), (100, 30)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause(0.05)
+        await until(pilot, lambda: app.client.status == "ready")
+        assert app.client.store.turns[0].text == ANSWER
+
+
+async def test_the_answer_is_markdown_and_complete() -> None:
+    async with running(slow(0.01)) as (app, pilot):
+        await ask(pilot, "explain")
+        view = app.main.query_one(AnswerView)
+        assert view.query_one(Markdown).source == ANSWER
+        text = screen_text(app)
+        assert "1. The drafter proposes" in text
+        assert "**target**" not in text
+
+
+async def test_typing_fast_loses_no_letter_and_no_enter() -> None:
+    async with running() as (app, pilot):
+        for key in (*"abc", "enter"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: bool(app.client.store.turns))
+        assert app.client.store.turns[0].prompt == "abc"
+        assert app.main.prompt.text == ""
+
+
+async def test_line_breaks_and_history() -> None:
+    async with running() as (app, pilot):
+        prompt = app.main.prompt
+        await pilot.press("a", "ctrl+j", "b", "alt+enter", "c")
+        assert prompt.text == "a\nb\nc"
+        await pilot.press("enter")
+        await until(pilot, lambda: app.client.status == "ready" and not prompt.text)
+        assert app.client.store.turns[0].prompt == "a\nb\nc"
+        await pilot.press("d", "up")
+        assert prompt.text == "a\nb\nc"
+        await pilot.press("down")
+        assert prompt.text == "d"
+
+
+async def test_a_failed_question_comes_back_to_the_prompt() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "please fail")
+        assert app.main.prompt.text == "please fail"
+        assert "failed: The prompt does not fit" in screen_text(app)
+
+
+async def test_a_question_typed_while_loading_is_sent_when_ready() -> None:
+    left = [slow(0.0, load_seconds=4)]
+    from dartree_tui.app import DartreeApp
+
+    app = DartreeApp(lambda: left.pop(0), Settings(), watch=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.main.painted and app.client.status == "loading")
+        assert "LOADING" in screen_text(app)
+        await pilot.press(*"early", "enter")
+        await until(pilot, lambda: app.client.waiting is not None)
+        assert "waits for the model: early" in screen_text(app)
+        await until(pilot, lambda: app.client.status == "ready" and bool(app.client.store.turns))
+        assert app.client.store.turns[0].prompt == "early"
+
+
+async def test_escape_stops_then_leaves_the_prompt() -> None:
+    async with running(slow(0.3)) as (app, pilot):
+        await ask(pilot, "explain", finish=False)
+        await until(pilot, lambda: len(app.client.store.marks) > 2)
+        assert "LIVE" in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.client.status == "ready")
+        assert app.client.store.turns[0].finished is not None
+        assert app.client.store.turns[0].finished.reason == "cancelled"
+        assert "stopped" in screen_text(app)
+        await pilot.press("escape")
+        assert app.main.drawing.has_focus
+        await pilot.press("i")
+        assert app.main.prompt.has_focus
+
+
+async def test_pausing_freezes_the_view_and_events_keep_arriving() -> None:
+    async with running(slow(0.25)) as (app, pilot):
+        await ask(pilot, "explain", finish=False)
+        await until(pilot, lambda: len(app.client.store.marks) > 3)
+        await pilot.press("f5")
+        await settle(pilot)
+        grid = app.main.drawing.shown
+        frozen = app.main.query_one(AnswerView).query_one(Markdown).source
+        rounds = len(app.client.store.marks)
+        await until(pilot, lambda: len(app.client.store.marks) > rounds + 3)
+        assert app.main.drawing.shown is grid
+        text = screen_text(app)
+        assert "PAUSED  +" in text
+        await pilot.press("f5")
+        await until(pilot, lambda: app.main.drawing.shown is not grid)
+        answer = app.main.query_one(AnswerView).query_one(Markdown)
+        await until(pilot, lambda: len(answer.source) > len(frozen))
+
+
+async def test_step_mode_advances_by_stage_and_round() -> None:
+    async with running() as (app, pilot):
+        await pilot.press("f7")
+        assert app.client.stepping
+        await ask(pilot, "explain", finish=False)
+        store = app.client.store
+        await until(pilot, lambda: store.turn is not None and store.turn.prefill is not None)
+        assert "STEP" in screen_text(app)
+        seen = []
+        for _ in range(11):
+            before = store.version
+            await pilot.press("f8")
+            await until(pilot, lambda before=before: store.version > before)  # type: ignore[misc]
+            seen.append(store.partial.phase if store.partial else "done")
+        assert seen == ["draft", *["expand"] * 7, "prune", "verify", "done"]
+        assert len(store.marks) == 1
+        await pilot.press("shift+f8")
+        await until(pilot, lambda: len(store.marks) == 2)
+        await pilot.press("f7")
+        await until(pilot, lambda: app.client.status == "ready")
+
+
+async def test_the_title_tells_the_stage() -> None:
+    async with running() as (app, pilot):
+        await pilot.press("f7")
+        await ask(pilot, "explain", finish=False)
+        for words in ("guesses a whole block at once", "depth 1:"):
+            await pilot.press("f8")
+            await until(pilot, lambda: app.client.store.partial is not None)
+            await pilot.pause(0.2)
+            await settle(pilot)
+            assert words in screen_text(app)
+
+
+async def test_rounds_nodes_and_text_point_at_each_other() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        main, store = app.main, app.client.store
+        await pilot.press("escape", "left_square_bracket", "left_square_bracket")
+        await settle(pilot)
+        assert main.view.at == len(store.marks) - 3
+        source = main.query_one(SourceView)
+        assert source.display
+        await pilot.press("g", "l")
+        assert main.drawing.node not in (None, 0, BONUS)
+        await pilot.press("b")
+        assert main.drawing.node == BONUS
+        assert "the target itself chose" in screen_text(app)
+        wanted = 1
+        start = store.marks[wanted].span[0]
+        assert 0 < start < source.size.width - 5
+        main.query_one(ChatLog).scroll_home(animate=False)
+        await settle(pilot)
+        await pilot.click(SourceView, offset=(start, 0))
+        await settle(pilot)
+        assert main.view.at == wanted
+
+
+async def test_a_click_on_a_rendered_word_finds_its_round() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        main, store = app.main, app.client.store
+        main.query_one(ChatLog).scroll_home(animate=False)
+        await settle(pilot)
+        shown = "Speculative decoding lets a small drafter"
+        await pilot.click(Markdown, offset=(shown.index("drafter") + 2, 0))
+        await settle(pilot)
+        assert main.view.at == store.round_at(store.turns[0], ANSWER.index("drafter") + 2)
+
+
+async def test_the_timeline_scrubs() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        app.main.query_one(Timeline).focus()
+        await pilot.press("home")
+        await settle(pilot)
+        assert app.main.view.at == 0
+        assert "BROWSING  round 1/" in screen_text(app)
+        await pilot.press("right", "right")
+        assert app.main.view.at == 2
+        await pilot.press("w")
+        store = app.client.store
+        at = app.main.view.at
+        assert at is not None
+        assert store.marks[at].accepted == min(m.accepted for m in store.marks)
+        await pilot.press("f")
+        assert app.main.view.following
+
+
+async def test_stepping_and_playing_through_what_was() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape", "left_square_bracket", "n")
+        await settle(pilot)
+        assert "stage 1" in screen_text(app)
+        await pilot.press("f", "space")
+        assert app.main.view.playing
+        await until(pilot, lambda: (app.main.view.at or 0) >= 2)
+        await pilot.press("space")
+        assert not app.main.view.playing
+
+
+async def test_panes_are_hidden_maximised_and_cycled() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape", "5")
+        await settle(pilot)
+        assert "statistics" not in screen_text(app)
+        await pilot.press("5", "m")
+        await settle(pilot)
+        text = screen_text(app)
+        assert "statistics" not in text
+        assert "root" in text
+        await pilot.press("escape")
+        await settle(pilot)
+        assert "statistics" in screen_text(app)
+    async with running(size=(80, 24)) as (app, pilot):
+        await ask(pilot, "explain")
+        for words in ("chat", "node", "statistics", "chat"):
+            assert f"─{words}─" in screen_text(app)
+            await pilot.press("f6")
+            await settle(pilot)
+
+
+async def test_grid_and_outline_keep_the_node() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape", "l", "l")
+        node = app.main.drawing.node
+        await pilot.press("t")
+        await settle(pilot)
+        assert app.main.tree_kind == "outline"
+        assert app.main.drawing.node == node
+        await pilot.press("v")
+        await settle(pilot)
+        assert "only hit" in screen_text(app)
+
+
+async def test_origin_shading_is_told_without_colour() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape", "p")
+        await settle(pilot)
+        assert app.main.query_one(SourceView).display
+        assert "italic prefill" in screen_text(app)
+        await pilot.press("p")
+        await settle(pilot)
+        assert app.main.query_one(Markdown).display
+
+
+async def test_copying_takes_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[str] = []
+    monkeypatch.setattr("dartree_tui.app.copy", lambda _app, text: copied.append(text))
+    async with running() as (app, pilot):
+        await pilot.press("escape", "y")
+        assert copied == []
+        await pilot.press("i")
+        await ask(pilot, "explain")
+        await pilot.press("escape", "y", "Y")
+        assert copied[0] == ANSWER
+        assert copied[1].startswith("def accept(path, choice):\n    return")
+        assert app.client.status == "ready"
+
+
+async def test_exporting_asks_before_it_replaces(tmp_path: Path) -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        target = tmp_path / "chat.md"
+        target.write_text("mine")
+        await pilot.press("escape", "e")
+        field = app.screen.query_one("#path")
+        field.value = str(target)  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        assert target.read_text() == "mine"
+        assert "Press enter again" in str(app.screen.query_one(".hint", Static).render())
+        await pilot.press("enter")
+        assert ANSWER.strip() in target.read_text()
+        assert len(app.screen_stack) == 1
+
+
+async def test_a_lost_worker_is_shown_with_its_log_and_restarted() -> None:
+    engine = Fragile(FakeDecoder(0.3))
+    async with running(engine, FakeEngine()) as (app, pilot):
+        await ask(pilot, "explain", finish=False)
+        await until(pilot, lambda: len(app.client.store.marks) > 2)
+        engine.die()
+        await until(pilot, lambda: app.client.status == "lost")
+        text = screen_text(app)
+        assert "WORKER LOST" in text
+        assert "SIGSEGV" in text
+        assert "oh\n" in text.replace(" ", "").replace("│", "\n")
+        assert app.main.prompt.text == "explain"
+        await pilot.press("enter")
+        await until(pilot, lambda: app.client.status == "ready")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(app.client.store.turns) == 2)
+        await until(pilot, lambda: app.client.status == "ready")
+        assert app.client.store.turns[1].text == ANSWER
+
+
+@pytest.mark.parametrize("when", ["loading", "decoding"])
+async def test_quitting_is_instant(when: str) -> None:
+    engine = slow(2.0, load_seconds=30.0 if when == "loading" else 0.0)
+    left = [engine]
+    from dartree_tui.app import DartreeApp
+
+    settings = Settings().changed("engine", calibrate=False)
+    app = DartreeApp(lambda: left.pop(0), settings, watch=False)
+    async with app.run_test(size=(80, 24)) as pilot:
+        wanted = "loading" if when == "loading" else "ready"
+        await until(pilot, lambda: app.client.status == wanted)
+        if when == "decoding":
+            await pilot.press("x", "enter")
+            await until(pilot, lambda: app.client.status == "busy")
+        began = time.monotonic()
+        await pilot.press("ctrl+q")
+        await pilot.pause()
+    assert time.monotonic() - began < 1.5, "quitting waited for the engine's two-second round"
+
+
+async def test_settings_change_what_runs_and_are_saved(tmp_path: Path) -> None:
+    file = tmp_path / "tui.toml"
+    async with running(settings_file=file) as (app, pilot):
+        await pilot.press("f2")
+        await settle(pilot)
+        text = screen_text(app)
+        assert "next round" in text
+        assert "next turn" in text
+        budget = app.screen.query_one("#budget")
+        budget.focus()
+        await pilot.press("end", "x", "enter")
+        await settle(pilot)
+        assert "It must be a whole number or auto" in screen_text(app)
+        await pilot.press("home", "shift+end", "0", "enter")
+        await settle(pilot)
+        assert "whole number of at least 1" in screen_text(app)
+        assert app.client.settings.decode.budget == 64
+        await pilot.press("home", "shift+end", "9", "enter")
+        assert app.client.settings.decode.budget == 9
+        await pilot.press("ctrl+s", "escape")
+        await settle(pilot)
+        assert "B=9" in screen_text(app)
+    assert load_settings(file, {}).decode.budget == 9
+
+
+async def test_keys_can_be_remapped() -> None:
+    from dataclasses import replace
+
+    settings = replace(Settings(), keys={"pause": "f12", "nonsense": "f3", "prompt.newline": "f8"})
+    async with running(settings=settings) as (app, pilot):
+        assert any("nonsense" in n.message for n in app._notifications)
+        await pilot.press("a", "f8", "b")
+        assert app.main.prompt.text == "a\nb"
+        app.main.prompt.text = ""
+        await ask(pilot, "explain")
+        await pilot.press("f12")
+        assert app.main.view.playing
+
+
+async def test_themes_change_at_once() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        app.apply_ui(theme="dartree-light")
+        await settle(pilot)
+        assert not app.current_theme.dark
+        assert app.client.settings.ui.theme == "dartree-light"
+        app.theme = "nord"
+        await settle(pilot)
+        assert app.client.settings.ui.theme == "nord"
+
+
+async def test_every_screen_opens_and_closes() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape")
+        for key in ("f1", "f2", "f4", "f9", "f3", "ctrl+o", "f10", "e", "ctrl+p"):
+            await pilot.press(key)
+            await settle(pilot)
+            assert len(app.screen_stack) == 2, key
+            await pilot.press(key) if key in ("f2", "f4") else await pilot.press("escape")
+            await settle(pilot)
+            assert len(app.screen_stack) == 1, key
+
+
+async def test_finding_a_token_selects_it() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape", "slash")
+        await pilot.press(*"target", "enter")
+        await settle(pilot)
+        main = app.main
+        at = main.view.at
+        assert at == next(app.client.store.find("target"))
+        node = main.drawing.node
+        assert node is not None
+        done = app.client.store.round(at)
+        token = done.bonus if node == BONUS else done.tree.token[node]
+        assert "target" in app.client.store.vocab.text(token or 0)
+
+
+async def test_comparing_shows_both_and_the_difference(snapshot: Snapshot) -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape", "c")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.client.comparison is not None)
+        await until(pilot, lambda: bool(app.client.comparison and app.client.comparison.over))
+        text = screen_text(app)
+        assert "the same tokens" in text
+        assert "B takes" in text
+        snapshot(app, "compare_120x40")
+        await pilot.press("escape")
+        assert len(app.screen_stack) == 1
+
+
+async def test_saving_and_opening_from_the_keyboard() -> None:
+    async with running() as (app, pilot):
+        await pilot.press("ctrl+s")
+        await ask(pilot, "explain")
+        await pilot.press("ctrl+s")
+        await settle(pilot)
+        await pilot.press("ctrl+n")
+        await settle(pilot)
+        assert not app.client.store.turns
+        await pilot.press("ctrl+o")
+        assert app.screen.query_one(OptionList).option_count == 1
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(app.client.store.turns) and app.client.store.turns[0].over)
+        assert "Speculative decoding" in screen_text(app)
+        assert app.client.store.round(0).tree
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_a_replay_needs_no_prompt(
+    tmp_path: Path, size: tuple[int, int], snapshot: Snapshot
+) -> None:
+    engine = ReplayEngine(fake_trace(tmp_path / "run.jsonl"))
+    async with running(engine, size=size) as (app, pilot):
+        await pilot.press("left_square_bracket")
+        await settle(pilot)
+        assert not app.main.prompt.display
+        assert "REPLAY" in screen_text(app)
+        snapshot(app, f"replay_{size[0]}x{size[1]}")
+
+
+async def test_an_hour_of_chat_keeps_few_widgets() -> None:
+    async with running() as (app, pilot):
+        decoder = FakeDecoder(answer="Short *answer*.")
+        session = decoder.session()
+        from dartree_core.config import DecodeConfig
+
+        for _ in range(120):
+            for event in decoder.stream("x", DecodeConfig(), session=session):
+                app.client.store.feed(event)
+        await settle(pilot)
+        assert len(app.main.query(AnswerView)) <= 40
+        assert len(app.client.store.turns) == 120

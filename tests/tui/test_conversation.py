@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dartree_core.errors import TraceError
+from dartree_tui.clipboard import code_blocks
+from dartree_tui.conversation import Conversation, Message, reopen, saved
+from dartree_tui.spool import Spool
+
+
+def talk() -> Conversation:
+    conversation = Conversation("Be kind.")
+    conversation.say("Hello?\nsecond line")
+    conversation.answer("Hi *there*.", 0)
+    return conversation
+
+
+def test_markdown_holds_everything() -> None:
+    text = talk().to_markdown()
+    assert text.startswith("# Hello?\n")
+    for piece in ("## System\n\nBe kind.", "## You\n\nHello?\nsecond line", "Hi *there*."):
+        assert piece in text
+
+
+def test_saving_twice_uses_one_folder_and_two_conversations_use_two(tmp_path: Path) -> None:
+    spool = Spool()
+    first, second = talk(), talk()
+    folder = first.save(spool, tmp_path)
+    first.say("more")
+    assert first.save(spool, tmp_path) == folder
+    assert second.save(spool, tmp_path) != folder
+    assert {s.folder for s in saved(tmp_path)} == {folder, second.folder}
+    again = reopen(folder)
+    assert again.messages == [*talk().messages, Message("user", "more")]
+    assert (again.system, again.created) == (first.system, first.created)
+    assert (folder / "trace.jsonl").stat().st_mode & 0o777 == 0o600
+    spool.close()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{broken",
+        "[]",
+        json.dumps({"format": 99, "messages": []}),
+        json.dumps({"format": 1, "messages": [{"role": "cat", "content": "x"}]}),
+        json.dumps({"format": 1, "messages": [{"role": "user", "content": 3}]}),
+    ],
+)
+def test_damaged_conversations_are_left_out_and_refused(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    (folder / "conversation.json").write_text(content)
+    assert list(saved(tmp_path)) == []
+    with pytest.raises(TraceError, match=r"conversation\.json"):
+        reopen(folder)
+
+
+def test_a_question_is_taken_back() -> None:
+    conversation = talk()
+    assert conversation.take_back() == "Hello?\nsecond line"
+    assert conversation.messages == []
+    assert conversation.take_back() is None
+
+
+def test_code_blocks_are_copied_as_written() -> None:
+    text = "x\n```python\na = 1\n\n  b\n```\ny\n~~~\nc\n~~~~\n```\nopen"
+    assert code_blocks(text) == ["a = 1\n\n  b\n", "c\n", "open"]
+    assert code_blocks("no code, `inline` only") == []

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dartree_core.errors import TraceError
+from dartree_core.events import RoundDone, RunStarted, TurnFinished
+from dartree_core.worker_protocol import Load, Pause, Reply
+from dartree_tui.engines import Intake, Lost, Record
+from dartree_tui.engines.process import ProcessEngine, default_command
+from dartree_tui.engines.replay import ReplayEngine
+from dartree_tui.spool import Spool
+from tests.tui.driving import fake_trace
+
+PATIENCE = 30.0
+
+ECHO = """
+import json, sys
+sys.stderr.write("first line\\nsecond line\\n"); sys.stderr.flush()
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["op"] == "shutdown":
+        sys.exit(3)
+    print(json.dumps({"kind": "Reply", "id": request["id"], "op": request["op"]},
+                     separators=(",", ":")), flush=True)
+"""
+
+
+def collect(intake: Intake, done: Callable[[list[Record]], bool]) -> list[Record]:
+    out: list[Record] = []
+    deadline = time.monotonic() + PATIENCE
+    while not done(out):
+        out += [record for record, _ in intake.take(0.05)]
+        assert time.monotonic() < deadline, out
+        time.sleep(0.005)
+    return out
+
+
+def ended(records: list[Record]) -> bool:
+    return any(isinstance(r, Lost) for r in records)
+
+
+def lost(records: list[Record]) -> Lost:
+    return next(r for r in records if isinstance(r, Lost))
+
+
+def echo(tmp_path: Path, code: str = ECHO) -> ProcessEngine:
+    return ProcessEngine([sys.executable, "-c", code], tmp_path / "logs" / "worker.log")
+
+
+def test_the_default_is_the_worker_of_this_installation() -> None:
+    assert default_command() == [sys.executable, "-m", "dartree_core", "worker"]
+    engine = ProcessEngine("ssh 'my host' dartree worker")
+    assert engine.command == ["ssh", "my host", "dartree", "worker"]
+    assert engine.label == "ssh 'my host' dartree worker"
+
+
+def test_requests_go_out_and_replies_come_back(tmp_path: Path) -> None:
+    engine, intake = echo(tmp_path), Intake(None, {})
+    engine.start(intake)
+    engine.send(Load(id=5))
+    engine.send(Pause(id=6))
+    records = collect(intake, lambda r: len(r) == 2)
+    assert records == [Reply(5, "load"), Reply(6, "pause")]
+    engine.close()
+    engine.close()
+    assert engine.log.stat().st_mode & 0o777 == 0o600
+    assert not list(intake.take(0.1)), "an end that was asked for is no loss"
+
+
+def test_a_worker_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    from dartree_core.worker_protocol import Shutdown
+
+    engine, intake = echo(tmp_path), Intake(None, {})
+    engine.start(intake)
+    engine.send(Shutdown())
+    end = lost(collect(intake, ended))
+    assert "exit code 3" in end.message
+    assert end.tail == ("first line", "second line")
+    engine.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_killed_worker_is_reported(tmp_path: Path) -> None:
+    engine, intake = echo(tmp_path), Intake(None, {})
+    engine.start(intake)
+    assert engine._process is not None
+    os.kill(engine._process.pid, signal.SIGKILL)
+    assert "SIGKILL" in lost(collect(intake, ended)).message
+
+
+@pytest.mark.skipif(os.name != "posix", reason="process groups")
+def test_closing_kills_all_that_the_worker_started(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        'print(\'{"kind":"Reply","id":%d,"op":"x"}\' % child.pid, flush=True)\n'
+        "time.sleep(600)\n"
+    )
+    engine, intake = echo(tmp_path, code), Intake(None, {})
+    engine.start(intake)
+    reply = collect(intake, lambda r: len(r) == 1)[0]
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.id, int)
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < 5
+    deadline = time.monotonic() + PATIENCE
+    while _alive(reply.id):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_command_that_does_not_exist_is_a_loss(tmp_path: Path) -> None:
+    engine = ProcessEngine("/no/such/command worker", tmp_path / "worker.log")
+    intake = Intake(None, {})
+    engine.start(intake)
+    engine.send(Load(id=1))
+    assert "could not be started" in lost(collect(intake, ended)).message
+    engine.close()
+
+
+def test_a_worker_that_prints_something_else_is_a_loss(tmp_path: Path) -> None:
+    engine, intake = echo(tmp_path, "print('hello')"), Intake(None, {})
+    engine.start(intake)
+    assert "not valid JSON" in lost(collect(intake, ended)).message
+    engine.close()
+
+
+def test_the_log_of_the_run_before_is_kept(tmp_path: Path) -> None:
+    for said in ("one", "two"):
+        engine = echo(tmp_path, f"import sys; sys.stderr.write('{said}')")
+        intake = Intake(None, {})
+        engine.start(intake)
+        collect(intake, ended)
+    assert engine.log.read_text() == "two"
+    assert engine.log.with_name("worker.log.1").read_text() == "one"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_replay_delivers_a_trace(tmp_path: Path, packed: bool) -> None:
+    path = fake_trace(tmp_path / "run.jsonl")
+    if packed:
+        zipped = tmp_path / "run.jsonl.gz"
+        zipped.write_bytes(gzip.compress(path.read_bytes()))
+        path = zipped
+    engine = ReplayEngine(path)
+    spool = engine.spool()
+    words: dict[int, object] = {}
+    intake = Intake(spool, words)  # type: ignore[arg-type]
+    engine.start(intake)
+    got: list[tuple[Record, int]] = []
+    deadline = time.monotonic() + PATIENCE
+    while not ended([r for r, _ in got]):
+        got += intake.take(0.05)
+        assert time.monotonic() < deadline
+    assert isinstance(got[0][0], RunStarted)
+    assert isinstance(got[-2][0], TurnFinished)
+    assert lost([r for r, _ in got]).message == ""
+    assert words
+    for record, offset in got:
+        if isinstance(record, RoundDone):
+            assert spool.round(offset) == record
+    assert (spool.path == path) != packed
+    spool.close()
+    assert path.exists()
+
+
+def test_a_pipe_is_shown_while_it_grows(tmp_path: Path) -> None:
+    lines = fake_trace(tmp_path / "run.jsonl").read_bytes().splitlines(keepends=True)
+    receiver, sender = os.pipe()
+    engine = ReplayEngine(os.fdopen(receiver, "rb"))
+    spool = engine.spool()
+    intake = Intake(spool, {})
+    engine.start(intake)
+    with os.fdopen(sender, "wb") as out:
+        half = len(lines) // 2
+        out.write(b"".join(lines[:half]))
+        out.flush()
+        first = collect(intake, lambda r: any(isinstance(x, RoundDone) for x in r))
+        assert not ended(first)
+        out.write(b"".join(lines[half:]))
+    assert lost(collect(intake, ended)).message == ""
+    spool.close()
+
+
+def test_what_is_no_trace_is_refused_before_a_screen_opens(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="missing"):
+        ReplayEngine(tmp_path / "missing.jsonl")
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"kind":"Something"}\n')
+    with pytest.raises(TraceError, match="not a run header"):
+        ReplayEngine(other)
+    later = tmp_path / "later.jsonl"
+    later.write_text('{"kind":"RunStarted","schema":"9.0"}\n')
+    with pytest.raises(TraceError, match=r"9\.0"):
+        ReplayEngine(later)
+
+
+def test_a_pipe_that_is_no_trace_is_reported() -> None:
+    engine, intake = ReplayEngine(io.BytesIO(b"hello\n")), Intake(None, {})
+    engine.start(intake)
+    assert "not a trace" in lost(collect(intake, ended)).message
+
+
+def test_a_damaged_trace_is_shown_up_to_the_damage(tmp_path: Path) -> None:
+    path = fake_trace(tmp_path / "run.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:8], b"oops\n", *lines[8:]]))
+    engine, intake = ReplayEngine(path), Intake(None, {})
+    engine.start(intake)
+    records = collect(intake, ended)
+    assert any(isinstance(r, RoundDone) for r in records)
+    assert "line 9" in lost(records).message
+
+
+def test_a_trace_cut_in_its_last_line_is_whole_up_to_there(tmp_path: Path) -> None:
+    path = fake_trace(tmp_path / "run.jsonl")
+    path.write_bytes(path.read_bytes()[:-40])
+    engine, intake = ReplayEngine(path), Intake(None, {})
+    engine.start(intake)
+    records = collect(intake, ended)
+    assert lost(records).message == ""
+    assert not any(isinstance(r, TurnFinished) for r in records)
+
+
+def test_a_spool_is_a_trace_whatever_part_of_a_stream_it_holds(tmp_path: Path) -> None:
+    """The second spool of a source names the tokens that only the first was told."""
+    from dartree_core.trace import TraceReader
+
+    path = fake_trace(tmp_path / "run.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    words: dict[int, object] = {}
+    first, second = Spool(tmp_path / "a.jsonl"), Spool(tmp_path / "b.jsonl")
+    intake = Intake(first, words)  # type: ignore[arg-type]
+    for line in lines:
+        intake.line(line)
+    intake.redirect(second, words)  # type: ignore[arg-type]
+    events = [line for line in lines if json.loads(line)["kind"] != "Vocab"]
+    for line in events:
+        intake.line(line)
+    first.close()
+    second.close()
+    one, two = TraceReader(tmp_path / "a.jsonl"), TraceReader(tmp_path / "b.jsonl")
+    assert list(one) == list(two)
+    assert one.vocab == two.vocab
+    assert (tmp_path / "b.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_temporary_spool_leaves_nothing_behind() -> None:
+    spool = Spool()
+    assert spool.path.exists()
+    spool.close()
+    assert not spool.path.exists()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dartree_core.config import DecodeConfig
+from dartree_core.events import RoundDone
+from dartree_tui.engines.fake_decoder import FakeDecoder
+from dartree_tui.frames import frame, frame_count
+from dartree_tui.partial import PartialRound
+from dartree_tui.store import Store
+from dartree_tui.viewpoint import Viewpoint
+
+
+def a_store(turns: int = 1, stages: bool = False) -> Store:
+    store = Store()
+    decoder = FakeDecoder()
+    session = decoder.session()
+    for _ in range(turns):
+        for event in decoder.stream("x", DecodeConfig(stages=stages), session=session):
+            store.feed(event)
+    return store
+
+
+def test_following_shows_a_finished_round_once_before_the_next_grows() -> None:
+    store, view = Store(), Viewpoint()
+    decoder = FakeDecoder()
+    shown: list[str] = []
+    for event in decoder.stream("x", DecodeConfig(stages=True), session=decoder.session()):
+        store.feed(event)
+        _, round_ = view.show(store)
+        shown.append(type(round_).__name__)
+    assert shown.count("RoundDone") >= len(store.marks)
+    assert "PartialRound" in shown
+
+
+def test_several_rounds_between_two_looks_show_the_newest() -> None:
+    store, view = a_store(), Viewpoint()
+    index, round_ = view.show(store)
+    assert index == len(store.marks) - 1
+    assert round_ == store.round(index)
+
+
+def test_freezing_keeps_the_round_while_more_arrive() -> None:
+    store, view = Store(), Viewpoint()
+    decoder = FakeDecoder()
+    events = list(decoder.stream("x", DecodeConfig(stages=True), session=decoder.session()))
+    half = len(events) // 2
+    for event in events[:half]:
+        store.feed(event)
+    view.freeze(store)
+    before = view.show(store)
+    rounds = len(store.marks)
+    for event in events[half:]:
+        store.feed(event)
+    assert view.show(store) == before
+    assert view.behind(store) == len(store.marks) - rounds > 0
+    view.follow()
+    assert view.show(store)[0] == len(store.marks) - 1
+
+
+def test_moving_stays_within_what_there_is() -> None:
+    store, view = a_store(turns=3), Viewpoint()
+    last = len(store.marks) - 1
+    view.move(store, -1)
+    assert view.at == last - 1
+    view.move(store, 500)
+    assert view.at == last
+    view.move(store, -500)
+    assert view.at == 0
+    view.turn(store, 1)
+    assert view.at == store.turns[1].first_round
+    view.move(store, 2)
+    view.turn(store, -1)
+    assert view.at == store.turns[1].first_round
+    view.turn(store, -1)
+    assert view.at == 0
+    view.turn(store, -1)
+    assert view.at == 0
+    Viewpoint().move(Store(), 1)
+
+
+def test_every_frame_is_a_sound_tree_and_the_last_is_the_round() -> None:
+    store = a_store()
+    for i in range(len(store.marks)):
+        done = store.round(i)
+        frames = [frame(done, k) for k in range(frame_count(done))]
+        assert frames[-1] is done
+        sizes = [len(f.tree) for f in frames]
+        assert sizes == sorted(sizes)
+        assert sizes[0] == 1 or len(frames) == 1
+        for f in frames:
+            assert not list(f.tree.problems())
+        if len(frames) > 1:
+            pruned = frames[-2]
+            assert isinstance(pruned, PartialRound)
+            assert tuple(pruned.tree.token) == tuple(done.tree.token)
+            assert tuple(pruned.tree.kept) == tuple(done.tree.kept)
+
+
+def test_stepping_walks_through_the_frames_of_round_after_round() -> None:
+    store, view = a_store(), Viewpoint()
+    view.go(store, 0)
+    seen: list[tuple[int, bool]] = []
+    for _ in range(frame_count(store.round(1)) + 1):
+        view.next_stage(store)
+        index, round_ = view.show(store)
+        seen.append((index, isinstance(round_, RoundDone)))
+    count = frame_count(store.round(1))
+    assert [done for _, done in seen[:count]] == [False] * (count - 1) + [True]
+    assert {index for index, _ in seen[:count]} == {1}
+    assert seen[count][0] == 2
+
+
+def test_playing_takes_each_rounds_time_and_stops_at_the_end() -> None:
+    store, view = a_store(), Viewpoint()
+    view.play(store)
+    assert view.at == 0
+    assert not view.tick(store, 0.01)
+    assert view.tick(store, 10)
+    assert view.at == 1
+    for _ in range(len(store.marks)):
+        view.tick(store, 10)
+    assert view.at == len(store.marks) - 1
+    assert not view.playing
+    view.play(store)
+    assert view.at == 0
