@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events, on
@@ -35,6 +36,9 @@ Pane = Literal["tree", "timeline", "chat", "node", "stats"]
 PANES: tuple[Pane, ...] = ("tree", "timeline", "chat", "node", "stats")
 SMALL_CYCLE: tuple[Pane, ...] = ("chat", "node", "stats")
 TINY_CYCLE: tuple[Pane, ...] = ("chat", "tree", "node", "stats")
+
+_WORDS_EVERY = 0.25
+"""Seconds between two writings of text and figures while something decodes."""
 
 MIN_WIDTH, MIN_HEIGHT = 40, 12
 
@@ -71,6 +75,7 @@ class MainScreen(Screen[None]):
         self._dirty = True
         self._ready = False
         self._painted = False
+        self._written = 0.0
 
     # Layout
 
@@ -176,7 +181,11 @@ class MainScreen(Screen[None]):
         index, round_ = view.show(client.store)
         if view.following and client.store.partial is not None:
             self._drawn = ()  # what was shown may not be the newest yet
-        self._draw_round(index, round_)
+        words = self._words_due()
+        self._draw_round(index, round_, words)
+        if not words:
+            self._drawn = ()
+            return
         if self.app.behind:
             self._dirty = True  # the text of a long trace is written once, when all of it is here
             return
@@ -185,9 +194,24 @@ class MainScreen(Screen[None]):
             client.store, client.settings.ui.provenance, marked, client.waiting
         )
 
-    def _draw_round(self, index: int, round_: AnyRound | None) -> None:
+    def _words_due(self) -> bool:
+        """Whether to write text now, or only to draw the tree.
+
+        While something decodes, trees follow every frame, but nobody reads at that rate, and
+        text that changes height makes the terminal arrange the whole screen anew.
+        """
+        now = time.monotonic()
+        live = self.view.following and self.app.client.store.generating
+        if live and now - self._written < _WORDS_EVERY:
+            return False
+        self._written = now
+        return True
+
+    def _draw_round(self, index: int, round_: AnyRound | None, words: bool) -> None:
         store = self.app.client.store
         self.drawing.show_round(round_, store.vocab)
+        if not words:
+            return
         place = (store, index, len(store.marks), store.baseline)
         if place != self._place:  # a round that grows changes the tree, but no number yet
             self._place = place

@@ -20,6 +20,7 @@ class TextPanel(VerticalScroll, can_focus=True):
     """
 
     _painted: tuple[Size, Palette] | None = None
+    _rows = 0
 
     def compose(self) -> ComposeResult:
         """The one widget that holds the text."""
@@ -37,7 +38,10 @@ class TextPanel(VerticalScroll, can_focus=True):
         self._painted = (self.size, palette)
         text = self.write(self.size, palette)
         text.style = palette.text  # a segment without a style breaks monochrome output
-        self.query_one(Static).update(text)
+        # A new arrangement redraws the whole screen; text of the same height needs none.
+        rows = len(text.wrap(self.app.console, max(1, self.size.width)))
+        self.query_one(Static).update(text, layout=rows != self._rows)
+        self._rows = rows
 
     def on_mount(self) -> None:
         """Write once there is a theme, and again when it changes."""

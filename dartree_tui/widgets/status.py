@@ -53,7 +53,7 @@ class StatusLine(Static):
         text.append(left[:cut], palette.text)
         text.append(left[cut:], palette.dim)
         text.append(" " + state, styles.get(marker, palette.text) + Style(bold=True))
-        self.update(text)
+        self.update(text, layout=False)
 
 
 def models_line(models: Mapping[str, Any]) -> str:
