@@ -173,6 +173,7 @@ def bench(
     reports what was measured; with --output, --resume goes on from there.
     """
     from dartree_core.bench.compare import read_report
+    from dartree_core.bench.datasets import data_folders, load_datasets
 
     old = read_report(compare) if compare is not None else None
     if read is not None:
@@ -193,7 +194,7 @@ def bench(
     named = [m.strip() for m in methods.split(",") if m.strip()] if methods else list(METHODS)
     wanted = variants(named, axes)
     temperatures = list(dict.fromkeys(parse_values("temperature", temperature)))
-    data = _datasets(datasets, data_dir or [], limit)
+    data = load_datasets(datasets, folders=data_folders(data_dir or []), limit=limit)
     sampling: dict[str, Any] = {
         "top_k": top_k,
         "top_p": top_p,
@@ -255,28 +256,6 @@ def _check_settings(
     for variant in wanted:
         for temperature in temperatures:
             variant.config(base, temperature)
-
-
-def _datasets(names: str, folders: list[Path], limit: int | None) -> list[Dataset]:
-    from dartree_core.bench.datasets import data_folders, load_dataset
-
-    places = data_folders(folders)
-    wanted = list(dict.fromkeys(word for name in names.split(",") if (word := name.strip())))
-    if not wanted:
-        raise ConfigError("No data set was named.", "For example --datasets builtin.")
-    found = []
-    for word in wanted:
-        name, _, count = word.rpartition(":")
-        most = int(count) if name and count.isdecimal() else None
-        limits = [n for n in (most, limit) if n is not None]
-        found.append(
-            load_dataset(
-                word if most is None else name, folders=places, limit=min(limits, default=None)
-            )
-        )
-    if len({d.name for d in found}) < len(found):
-        raise ConfigError("Two data sets have the same name.", "Rename one of the files.")
-    return found
 
 
 def _peer_source(models: opt.ModelChoice, assistant: str | None) -> PeerSource:

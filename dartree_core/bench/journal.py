@@ -1,0 +1,128 @@
+"""The journal of a run: one line per finished case, so that a stopped run can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dartree_core.bench.records import Case
+from dartree_core.errors import ConfigError
+
+FORMAT = 1
+
+
+def check_place(path: Path, *, resume: bool) -> None:
+    """Refuse early what `Journal.start` or `Journal.resume` would refuse once models are loaded.
+
+    Raises:
+        ConfigError: There is a journal already, or none to resume, or no such folder.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"The folder {path.parent} does not exist.", "Create it, or choose another --output."
+        )
+    if resume and not path.is_file():
+        raise ConfigError(f"There is no run to resume at {path}.", "Leave --resume out.")
+    if not resume and path.exists():
+        raise _taken(path)
+
+
+def _taken(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} holds an earlier run.",
+        "Go on with it by adding --resume, or choose another --output.",
+    )
+
+
+class Journal:
+    """Appends cases to a file, each written through before the next is measured.
+
+    Use `Journal.start` or `Journal.resume`.
+    """
+
+    def __init__(self, path: Path, cases: Sequence[Case] = ()) -> None:
+        self.path = path
+        self.cases = list(cases)
+
+    @classmethod
+    def start(cls, path: Path, header: Mapping[str, Any]) -> Journal:
+        """A new journal; `header` says what is measured, and must match to resume.
+
+        Raises:
+            ConfigError: There is one already, or the place cannot be written.
+        """
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise _taken(path) from None
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be written ({error}).", "Choose another --output."
+            ) from error
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps({"format": FORMAT, **header}, ensure_ascii=False) + "\n")
+        return cls(path)
+
+    @classmethod
+    def resume(cls, path: Path, header: Mapping[str, Any]) -> Journal:
+        """The journal of an earlier run; a cut last line is dropped, its case measured again.
+
+        Raises:
+            ConfigError: There is none, it is damaged, or it measured something else.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"There is no run to resume at {path} ({error}).", "Leave --resume out."
+            ) from error
+        whole = text[: text.rfind("\n") + 1]
+        # Not splitlines: answers may hold other line separators.
+        lines = whole.split("\n")[:-1]
+        try:
+            found = json.loads(lines[0])
+            cases = [Case.from_dict(json.loads(line)) for line in lines[1:]]
+        except (IndexError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} is no journal of a benchmark, or is damaged ({error}).",
+                "Remove it, or choose another --output.",
+            ) from error
+        _require_same(path, found, {"format": FORMAT, **header})
+        if whole != text:
+            with path.open("r+b") as file:
+                file.truncate(len(whole.encode()))
+        return cls(path, cases)
+
+    def add(self, case: Case) -> None:
+        """Keep a case."""
+        self.cases.append(case)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(case.to_dict(), ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class MemoryJournal:
+    """Cases of a run that nobody asked to keep."""
+
+    def __init__(self) -> None:
+        self.cases: list[Case] = []
+
+    def add(self, case: Case) -> None:
+        """Keep a case."""
+        self.cases.append(case)
+
+
+def _require_same(path: Path, found: Any, wanted: Mapping[str, Any]) -> None:
+    plain = json.loads(json.dumps(wanted))
+    if found == plain:
+        return
+    names = [k for k in plain if not isinstance(found, dict) or found.get(k) != plain[k]]
+    raise ConfigError(
+        f"{path} was measured with another {', '.join(names) or 'setup'}; its figures and new ones "
+        "cannot stand in one table.",
+        "Give the settings it was started with, or choose another --output.",
+    )
