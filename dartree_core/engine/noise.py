@@ -26,6 +26,8 @@ def gumbel(seed: int, position: int, tokens: Tensor) -> Tensor:
     Returns:
         float32, same shape and device.
     """
+    if tokens.device.type == "mps":  # has no float64; the values must be the same everywhere
+        return gumbel(seed, position, tokens.cpu()).to(tokens.device)
     key = _splitmix64(_splitmix64(seed) ^ position)
     low, high = key & _MASK32, key >> 32
     # Two rounds of a 32-bit finaliser: every value stays below 2**32, so int64 arithmetic is

@@ -66,7 +66,7 @@ class LeanCache:
     def commit(self, rows: Tensor) -> None:
         """Keep these rows of the last pass (int64 `[m]`, ascending), and forget its others."""
         start, count = self.length, len(rows)
-        if count > 1 and int(rows[-1]) != count - 1:
+        if count and int(rows[-1]) != count - 1:
             self.data[..., start : start + count, :] = self.data.index_select(3, rows + start)
         self.length = start + count
 

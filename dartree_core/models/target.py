@@ -69,6 +69,7 @@ class Target:
         self.weight_dtype = self.dtype
         self.layers = _decoder_layers(model, self.num_layers)
         self._kinds = _layer_kinds(text, self.num_layers)
+        _refuse_moving_positions(text)
         self._window: int = getattr(text, "sliding_window", None) or 0
         parameters = inspect.signature(model.forward).parameters
         self.cache_key = "cache" if "cache" in parameters else "past_key_values"
@@ -184,6 +185,19 @@ def _decoder_layers(model: nn.Module, count: int) -> nn.ModuleList:
         f"{type(model).__name__} has no stack of {count} decoder layers to read features from.",
         "Use a decoder-only language model such as Llama, Qwen or Gemma.",
     )
+
+
+def _refuse_moving_positions(config: Any) -> None:
+    """Some rotary scalings turn every key by the length of the pass: a tree that looks past the
+    switch would turn them earlier than plain decoding does."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind in ("dynamic", "longrope"):
+        raise CheckpointError(
+            f"The target's rotary scaling is {kind!r}, whose angles depend on the length so far; "
+            "speculation would not be exact.",
+            "Use a target with default, linear, llama3 or yarn scaling.",
+        )
 
 
 def _layer_kinds(config: Any, count: int) -> list[str]:

@@ -1,0 +1,1 @@
+"""Training: corpora by the target, drafters and heads from them, and what they are worth."""

@@ -1,0 +1,161 @@
+"""The target's hidden states along known sequences, by teacher forcing.
+
+States are computed when a sequence is first visited. With room on disk they are kept in a sparse
+file laid out by position, so a killed run keeps what it had and several processes share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dartree_core.models.target import Target
+from dartree_core.train.corpus import Corpus, Sample
+from dartree_core.train.precision import autocast
+
+_HALF_MAX = float(torch.finfo(torch.float16).max)
+
+
+@dataclass(slots=True)
+class Features:
+    """States of one sequence of `t` tokens.
+
+    Attributes:
+        context: `[t, taps * H]`, outputs of the tapped layers.
+        final: `[t, H]`, the normed final states that the output table reads.
+    """
+
+    context: Tensor
+    final: Tensor
+
+
+class FeatureSource:
+    """Features of a corpus's samples.
+
+    Args:
+        target: Computes them.
+        corpus: Its samples must not change; their order names them.
+        taps: Layers whose outputs are wanted.
+        dtype: Of the target's matrix products.
+        cache: Directory for states, or None to compute them at every visit.
+        limit: Bytes the cache may hold; samples that do not fit are computed at every visit.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        corpus: Corpus,
+        taps: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        cache: Path | None = None,
+        limit: int = 0,
+    ) -> None:
+        self.target = target
+        self.corpus = corpus
+        self.taps = tuple(taps)
+        self.dtype = dtype
+        self._store = _Store.open(self, cache, limit) if cache is not None and limit > 0 else None
+
+    def __getitem__(self, index: int) -> Features:
+        """Features of sample `index`, on the target's device."""
+        if self._store is None or not self._store.holds(index):
+            return self.compute(self.corpus.samples[index])
+        kept = self._store.read(index)
+        if kept is None:
+            kept = self.compute(self.corpus.samples[index])
+            self._store.write(index, kept)
+            return kept
+        device = self.target.device
+        return Features(kept.context.to(device), kept.final.to(device))
+
+    @torch.inference_mode()
+    def compute(self, sample: Sample) -> Features:
+        """One teacher-forced pass over a sample."""
+        target = self.target
+        tokens = torch.from_numpy(sample.tokens).to(target.device)
+        decoder = target.model.get_decoder()  # type: ignore[operator]
+        with autocast(target.device, self.dtype), target.tapped(self.taps) as found:
+            out = decoder(input_ids=tokens[None], use_cache=False)
+        context = torch.cat([found[i].float() for i in self.taps], dim=-1)
+        final = out.last_hidden_state[0].float()
+        halves = [x.clamp(-_HALF_MAX, _HALF_MAX).to(torch.float16) for x in (context, final)]
+        # Cloned outside inference mode's tracking, so that autograd may save them.
+        with torch.inference_mode(False):
+            return Features(*(x.clone() for x in halves))
+
+    def describe(self) -> str:
+        """Digest of everything the states depend on."""
+        digest = hashlib.sha256(self.corpus.fingerprint().encode())
+        digest.update(repr((self.taps, str(self.dtype))).encode())
+        digest.update(describe_target(self.target).encode())
+        return digest.hexdigest()[:16]
+
+
+def describe_target(target: Target) -> str:
+    """A digest that tells targets apart: names, shapes and the first weights of each tensor."""
+    digest = hashlib.sha256()
+    for name, parameter in target.model.named_parameters():
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class _Store:
+    """States of the first samples that fit, in two memory-mapped files and a list of flags."""
+
+    def __init__(self, folder: Path, starts: list[int], widths: tuple[int, int]) -> None:
+        self._starts = starts
+        rows = starts[-1]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._context = _mapped(folder / "context.f16", (rows, widths[0]), np.float16)
+        self._final = _mapped(folder / "final.f16", (rows, widths[1]), np.float16)
+        self._done = _mapped(folder / "done.u8", (len(starts) - 1,), np.uint8)
+
+    @classmethod
+    def open(cls, source: FeatureSource, cache: Path, limit: int) -> _Store:
+        hidden = source.target.hidden_size
+        widths = (len(source.taps) * hidden, hidden)
+        room = limit // (2 * sum(widths))
+        starts = [0]
+        for sample in source.corpus.samples:
+            end = starts[-1] + len(sample.tokens)
+            if end > room:
+                break
+            starts.append(end)
+        return cls(cache / source.describe(), starts, widths)
+
+    def holds(self, index: int) -> bool:
+        return index < len(self._done)
+
+    def read(self, index: int) -> Features | None:
+        if not self._done[index]:
+            return None
+        rows = slice(self._starts[index], self._starts[index + 1])
+        return Features(
+            torch.from_numpy(np.array(self._context[rows])),
+            torch.from_numpy(np.array(self._final[rows])),
+        )
+
+    def write(self, index: int, features: Features) -> None:
+        rows = slice(self._starts[index], self._starts[index + 1])
+        self._context[rows] = features.context.cpu().numpy()
+        self._final[rows] = features.final.cpu().numpy()
+        # The flag comes last: a process killed in between leaves the sample to be computed again.
+        self._done[index] = 1
+
+
+def _mapped(path: Path, shape: tuple[int, ...], dtype: type) -> npt.NDArray[Any]:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if not path.exists() or path.stat().st_size != size:
+        with path.open("a+b") as file:
+            file.truncate(max(1, size))
+    return np.memmap(path, dtype=dtype, mode="r+", shape=shape)

@@ -1,0 +1,112 @@
+"""First weights from the target: a drafter that starts out as a rough copy of its last layers.
+
+From random weights a small drafter sits near unigram accuracy for a long time. Three things
+shorten that: features on one scale, the target's own last layers as the drafter's, and attention
+that begins by looking at recent positions instead of everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dartree_core.draft.dflash import DraftAttention, DraftLayer
+from dartree_core.models.target import Target
+from dartree_core.train.model import TrainableDrafter
+
+_LAST_TAP = 0.7
+"""Weight with which the last tapped layer passes straight into the context vectors."""
+
+_RECENCY = 1.2
+"""Strength of the pull towards recent positions."""
+
+_FAST = 0.56
+"""Share of rotary frequencies, fastest first, that carry it; slow ones cannot tell neighbours."""
+
+
+@torch.no_grad()
+def init_from_target(model: TrainableDrafter, target: Target, probe: Tensor) -> None:
+    """Overwrite random weights with the target's where shapes agree.
+
+    Args:
+        model: Randomly initialised.
+        target: Its last layers are copied; a target of other shapes gives what fits.
+        probe: float32 `[n, taps * H]`, raw features.
+    """
+    spec, backbone = model.spec, model.backbone
+    hidden = spec.hidden_size
+    eye = torch.eye(hidden, device=probe.device)
+    backbone.fc.weight.mul_(0.5)
+    backbone.fc.weight[:, -hidden:] += _LAST_TAP * eye
+    _copy(backbone.norm, getattr(target.model.get_decoder(), "norm", None))  # type: ignore[operator]
+    last = probe[:, -hidden:]
+    to_unit = model.feature_scale[-hidden:] / last.pow(2).mean().sqrt()
+    constant = _constant_direction(backbone.encode_context(probe / model.feature_scale))
+    mask = target.embed(torch.tensor([spec.mask_token_id], device=probe.device)).float()[0]
+    for layer, source in zip(backbone.layers, target.layers[-spec.num_layers :], strict=False):
+        assert isinstance(layer, DraftLayer)
+        _copy_layer(layer, source, to_unit)
+        _look_back(layer.self_attn, constant, mask, backbone.rope.inverse, spec.block_size)
+
+
+def _copy_layer(layer: DraftLayer, source: Any, to_unit: Tensor) -> None:
+    """The target layer's value path and MLP.
+
+    Args:
+        layer: To be filled.
+        source: A decoder layer of the target.
+        to_unit: `[H]`, what the target's norm would multiply a unit-scaled feature by.
+    """
+    attention, mlp = getattr(source, "self_attn", None), getattr(source, "mlp", None)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        _copy(getattr(layer.mlp, name), getattr(mlp, name, None))
+    _copy(layer.self_attn.o_proj, getattr(attention, "o_proj", None))
+    _copy(layer.post_attention_layernorm, getattr(source, "post_attention_layernorm", None))
+    value, norm = getattr(attention, "v_proj", None), getattr(source, "input_layernorm", None)
+    if _copy(layer.self_attn.v_proj, value) and norm is not None:
+        layer.self_attn.v_proj.weight *= (norm.weight.float() * to_unit)[None]
+
+
+def _copy(to: Any, source: Any) -> bool:
+    weight = getattr(source, "weight", None)
+    if weight is None or weight.shape != to.weight.shape:
+        return False
+    to.weight.copy_(weight.float())
+    return True
+
+
+def _constant_direction(context: Tensor) -> Tensor:
+    """A direction `[H]` along which all context vectors `[n, H]` read close to 1.
+
+    Keys need a constant part for a rotary bias to act on; ridge regression finds one.
+    """
+    mean = context.mean(0)
+    gram = context.T @ context / len(context)
+    gram += 0.05 * torch.eye(len(gram), device=gram.device)
+    direction = torch.linalg.solve(gram, mean)
+    unit: Tensor = direction / (context @ direction).mean().clamp_min(1e-3)
+    return unit
+
+
+def _look_back(
+    attention: DraftAttention, constant: Tensor, mask: Tensor, inverse: Tensor, reach: int
+) -> None:
+    """Make head i prefer the position a few steps behind a row, another distance for each head."""
+    half = attention.head_dim // 2
+    pattern = torch.zeros(half, device=constant.device)
+    pattern[: max(1, round(_FAST * half))] = 1.0
+    zeros = torch.zeros_like(pattern)
+    query = F.rms_norm(mask, mask.shape)
+    query = query / query.pow(2).sum()
+    key_rows = torch.cat((pattern, zeros))
+    keys = attention.k_proj.weight.view(-1, 2 * half, len(constant))
+    keys += _RECENCY * key_rows[None, :, None] * constant
+    queries = attention.q_proj.weight.view(-1, 2 * half, len(constant))
+    for head in range(len(queries)):
+        distance = 1 + (head + 1) % reach
+        angle = -distance * inverse.to(pattern)
+        rows = torch.cat((pattern * angle.cos(), pattern * angle.sin()))
+        queries[head] += _RECENCY * rows[:, None] * query
