@@ -45,7 +45,9 @@ def parser() -> argparse.ArgumentParser:
     runs = out.add_argument_group("recorded runs")
     runs.add_argument("--replay", metavar="FILE", help="show a trace (.jsonl, .jsonl.gz), or - ")
     runs.add_argument("--record", metavar="FILE", type=Path, help="also write the run as a trace")
-    runs.add_argument("--round", metavar="N", type=int, help="show this round of the replay first")
+    runs.add_argument(
+        "--round", metavar="N", type=int, help="show this round first; from 1, as on screen"
+    )
     runs.add_argument(
         "--screenshot", metavar="OUT.svg", type=Path, help="render the replay once, and exit"
     )

@@ -224,9 +224,11 @@ def conversation(prompt: str, system: str | None, *, raw: bool) -> str | list[di
     return [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
 
 
-def warnings(decoder: Decoder, template: str, config: DecodeConfig) -> Sequence[str]:
+def warnings(template: str, config: DecodeConfig, thinking: bool | None) -> Sequence[str]:
     """What a user should know before a run, one sentence each."""
     out = []
+    if thinking is not None and ":" not in template:
+        out.append("This model's chat template has no thinking switch; it was left as it is.")
     if template == "chat:thinking" and config.method != "ar":
         out.append(
             "The chat template thinks; drafters trained without thinking accept far less. "

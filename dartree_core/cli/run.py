@@ -116,7 +116,7 @@ def run(
     config = opt.decode_config(decoder, **given)
     encoded = decoder.encode(asked, raw=raw, thinking=thinking)
     if not quiet:
-        for warning in opt.warnings(decoder, encoded.template, config):
+        for warning in opt.warnings(encoded.template, config, thinking):
             typer.echo(f"note: {warning}", err=True)
     outcome = _decode(decoder, encoded, config, compare_ar, trace, output, quiet)
     outcome.load_s = loaded

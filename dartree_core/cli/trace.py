@@ -49,7 +49,8 @@ class TraceFormat(StrEnum):
 def trace(
     file: Annotated[str, typer.Argument(help="Trace (.jsonl, .jsonl.gz), or - for stdin.")],
     round_number: Annotated[
-        int | None, typer.Option("--round", "-r", min=0, help="Draw this round's tree.")
+        int | None,
+        typer.Option("--round", "-r", min=0, help="Draw this round's tree; from 0, as recorded."),
     ] = None,
     turn: Annotated[
         int | None,
