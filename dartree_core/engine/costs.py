@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import platform
-import statistics
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -93,7 +93,12 @@ def measure(target: Target) -> PassCosts:
             target.forward(tokens, cache)
             _wait(device)
             times.append((time.perf_counter() - began) * 1e3)
-        found[rows] = statistics.median(times)
+        # The fastest run is what a pass costs; slower ones were interrupted.
+        found[rows] = min(times)
+    # More rows never cost less: where they seem to, the smaller size was interrupted every time.
+    cheapest = math.inf
+    for rows in sorted(found, reverse=True):
+        cheapest = found[rows] = min(found[rows], cheapest)
     return PassCosts(found)
 
 

@@ -154,6 +154,12 @@ def test_measured_costs_are_remembered(tmp_path: Any, monkeypatch: pytest.Monkey
     assert costs_of(target, memory).to_dict() == first.to_dict()
 
 
+def test_more_rows_never_seem_to_cost_less() -> None:
+    costs = measure(tiny.trained("tied").target)
+    found = [costs(n) for n in ROWS]
+    assert found == sorted(found)
+
+
 def test_a_short_context_is_measured_as_far_as_it_goes() -> None:
     target = tiny.target("llama")
     assert target.max_positions == 128
