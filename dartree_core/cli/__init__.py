@@ -8,7 +8,7 @@ import sys
 import typer
 
 from dartree_core import __version__
-from dartree_core.cli import bench, doctor, models, run, trace, verify, worker
+from dartree_core.cli import bench, doctor, models, run, trace, train, verify, worker
 from dartree_core.errors import DARTreeError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command()(bench.bench)
 
 app.command()(verify.verify)
 app.add_typer(models.app, name="models")
+app.add_typer(train.app, name="train")
 app.command()(doctor.doctor)
 app.command()(worker.worker)
 

@@ -97,7 +97,8 @@ def model_card(
 def _front_matter(provenance: Provenance) -> list[str]:
     lines = ["---"]
     if provenance.licence:
-        lines.append(f"license: {provenance.licence}")
+        # Hubs know licences by SPDX ids in lower case.
+        lines.append(f"license: {provenance.licence.lower()}")
     return [
         *lines,
         "library_name: dartree",

@@ -182,7 +182,7 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
         recipe,
         config,
         vocab_ids,
-        _provenance(inputs, corpus, held_out),
+        _provenance(recipe, inputs, corpus, held_out),
         model,
         CurveLog(curve_file, done, writes=world.leads),
     )
@@ -276,14 +276,16 @@ def _fresh_directory(out: Path) -> None:
         )
 
 
-def _provenance(inputs: Inputs, corpus: Corpus, held_out: Corpus | None) -> Provenance:
+def _provenance(
+    recipe: Recipe, inputs: Inputs, corpus: Corpus, held_out: Corpus | None
+) -> Provenance:
     return Provenance(
         target=inputs.target.label,
         target_revision=inputs.target.revision,
         licence=inputs.licence,
         corpus=corpus.sources(),
         generated_tokens=corpus.num_generated,
-        held_out=len(held_out) if held_out else 0,
+        held_out=min(len(held_out), recipe.run.eval_sequences) if held_out else 0,
         initial=inputs.start.describe(),
         software={
             "python": platform.python_version(),
