@@ -73,7 +73,7 @@ def test_list_as_json(run: Run) -> None:
 def test_show_tells_a_drafters_conventions(run: Run) -> None:
     text = run("show", "demo").stdout
     for key, value in {
-        "block size": "8",
+        "block size": "6",
         "mask token id": "3",
         "target layers": "[1, 10, 19, 28]",
         "head": "domino",

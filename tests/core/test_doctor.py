@@ -73,11 +73,14 @@ def test_text_and_json_tell_the_same() -> None:
 def test_it_names_what_would_be_used_and_why() -> None:
     import torch
 
+    from dartree_core.models.kernels import has_fbgemm
+
     seen = findings()
     assert seen["torch"].value.startswith(metadata.version("torch"))
     if not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         assert seen["device used"].value.startswith("cpu: there is no GPU")
-        assert seen["dtype used"].value.startswith("float32:")
+        wanted = "float16:" if has_fbgemm() else "float32:"
+        assert seen["dtype used"].value.startswith(wanted)
     assert "usable processors" in seen["cpu"].value
 
 
