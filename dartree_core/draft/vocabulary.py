@@ -19,6 +19,7 @@ class DraftVocabulary:
     def __init__(self, size: int, ids: Tensor | None = None) -> None:
         self.size = size
         self.ids = ids
+        self._order = None if ids is None else torch.argsort(ids)
 
     @classmethod
     def from_checkpoint(
@@ -62,9 +63,9 @@ class DraftVocabulary:
 
     def to_rows(self, tokens: Tensor) -> Tensor:
         """Vocabulary rows of target ids, same shape; -1 where the drafter has none."""
-        if self.ids is None:
+        order = self._order
+        if self.ids is None or order is None:
             return torch.where(tokens < self.size, tokens, -1)
-        order = torch.argsort(self.ids)
         ordered = self.ids[order]
         at = torch.searchsorted(ordered, tokens).clamp(max=self.size - 1)
         return torch.where(ordered[at] == tokens, order[at], -1)
