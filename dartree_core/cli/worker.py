@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from dartree_core.events import Event, LoadProgress
 from dartree_core.pieces import TokenTexts
@@ -93,8 +93,11 @@ def _facts(decoder: Decoder) -> dict[str, Any]:
     }
 
 
-def serve() -> None:
-    """Serve stdin until it ends. Events and replies go to stdout, everything else to stderr."""
+def serve() -> NoReturn:
+    """Serve stdin until it ends, then end the process.
+
+    Events and replies go to stdout, everything else to stderr.
+    """
     output = Output(take_stdout())
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
@@ -112,6 +115,11 @@ def serve() -> None:
     threading.Thread(target=read, daemon=True).start()
     with suppress(KeyboardInterrupt):
         worker.run()
+    # Everything is written. Taking the interpreter down while the reading thread still runs makes
+    # torch's runtime abort now and then ("terminate called without an active exception").
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def worker() -> None:
