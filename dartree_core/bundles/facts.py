@@ -62,7 +62,8 @@ def read_facts(folder: Path) -> ModelFacts:
             pickled.
     """
     config = read_config(folder)
-    text: Mapping[str, Any] = config.get("text_config") or config
+    nested = config.get("text_config") or config.get("transformer_layer_config")
+    text: Mapping[str, Any] = nested or config
     per_dtype: dict[str, int] = {}
     for file in weight_files(folder):
         for entry in read_header(file).values():

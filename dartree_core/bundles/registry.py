@@ -149,31 +149,67 @@ _DEMO = Bundle(
     twins=("HuggingFaceTB/SmolLM2-135M-Instruct",),
 )
 
-_DOMINO_NOTES = (
-    "The drafter was trained with thinking disabled; thinking prompts lower its acceptance.",
-    "Meant for a GPU.",
+_TRAINED_WITHOUT_THINKING = (
+    "The drafter was trained with thinking disabled; thinking prompts lower its acceptance."
 )
+_FOR_A_GPU = "Meant for a GPU."
+_UNSTATED = "Apache-2.0 (target); unknown, see the repository (drafter)"
 
+
+def _qwen3(size: str, name: str, description: str, draft: str, *notes: str) -> Bundle:
+    """A Qwen3 target of the hub, e.g. `4B`, with a published drafter."""
+    return Bundle(
+        name=name,
+        description=f"Qwen3 {size} with {description}",
+        target=HubSource(f"Qwen/Qwen3-{size}"),
+        draft=HubSource(draft),
+        licence=_UNSTATED,
+        notes=(*notes, _FOR_A_GPU),
+    )
+
+
+def _domino(size: str) -> Bundle:
+    return _qwen3(
+        size,
+        f"qwen3-{size.lower()}",
+        "the published Domino drafter, block 16",
+        f"Huang2020/Qwen3-{size}-Domino-b16",
+        _TRAINED_WITHOUT_THINKING,
+    )
+
+
+def _dflash(size: str) -> Bundle:
+    return _qwen3(
+        size,
+        f"qwen3-{size.lower()}-dflash",
+        "the published DFlash drafter, block 16, no correction head",
+        f"z-lab/Qwen3-{size}-DFlash-b16",
+        _TRAINED_WITHOUT_THINKING,
+    )
+
+
+def _dspark(size: str) -> Bundle:
+    return _qwen3(
+        size,
+        f"qwen3-{size.lower()}-dspark",
+        "the published DSpark drafter, block 7",
+        f"deepseek-ai/dspark_qwen3_{size.lower()}_block7",
+        "Its confidence head helps to size the trees under budget auto.",
+    )
+
+
+# Of several bundles with one target, the first is the one that the target's name suggests.
 _BUNDLES: dict[str, Bundle] = {
     bundle.name: bundle
     for bundle in (
         _DEMO,
-        Bundle(
-            name="qwen3-4b",
-            description="Qwen3 4B with the published Domino drafter, block 16",
-            target=HubSource("Qwen/Qwen3-4B"),
-            draft=HubSource("Huang2020/Qwen3-4B-Domino-b16"),
-            licence="Apache-2.0 (target); see the repository (drafter)",
-            notes=_DOMINO_NOTES,
-        ),
-        Bundle(
-            name="qwen3-8b",
-            description="Qwen3 8B with the published Domino drafter, block 16",
-            target=HubSource("Qwen/Qwen3-8B"),
-            draft=HubSource("Huang2020/Qwen3-8B-Domino-b16"),
-            licence="Apache-2.0 (target); see the repository (drafter)",
-            notes=_DOMINO_NOTES,
-        ),
+        _domino("4B"),
+        _domino("8B"),
+        _dflash("4B"),
+        _dflash("8B"),
+        _dspark("4B"),
+        _dspark("8B"),
+        _dspark("14B"),
     )
 }
 
@@ -207,7 +243,7 @@ def get(name: str) -> Bundle:
 
 
 def paired_with(repo: str) -> Bundle | None:
-    """The bundle whose target is this hub repository, if any."""
+    """The first bundle whose target is this hub repository, if any."""
     for bundle in _BUNDLES.values():
         own = bundle.target.repo if isinstance(bundle.target, HubSource) else None
         if repo == own or repo in bundle.twins:

@@ -103,8 +103,7 @@ def resolve(
         else:
             draft_model = bundle_draft(chosen, listener)
     elif str(draft) != NO_DRAFTER:
-        # Drafters run on this package's own modules; code in their repository is never wanted.
-        draft_model = _named(str(draft), "--draft", listener, code=False)
+        draft_model = named_draft(str(draft), listener)
     own = target is None and draft is None
     return ResolvedBundle(chosen.name if own else "", target_model, draft_model, tuple(notes))
 
@@ -133,6 +132,16 @@ def bundle_draft(bundle: Bundle, progress: Progress = silent) -> ResolvedModel:
         facts.require_whole(source.path)
         return ResolvedModel(source.path, source.label, source.revision)
     return _from_hub(source, progress)
+
+
+def named_draft(text: str, progress: Progress = silent) -> ResolvedModel:
+    """A drafter by folder or hub id, fetched when it is not cached.
+
+    Raises:
+        BundleError, CheckpointError: As `resolve`.
+    """
+    # Drafters run on this package's own modules; code in their repository is never wanted.
+    return _named(text, "--draft", progress, code=False)
 
 
 def cached_target(bundle: Bundle) -> Path | None:

@@ -234,7 +234,7 @@ def _facts(folder: str | None, *, drafter: bool) -> dict[str, Any] | None:
         "block_size": spec.block_size,
         "mask_token_id": spec.mask_token_id,
         "target_layers": list(spec.target_layer_ids),
-        "head": spec.head,
+        "head": f"{spec.head} {spec.head_variant}".strip(),
         "head_embedding": spec.head_dim_embed,
         "head_state": spec.head_dim_state,
         "uncorrected_slots": spec.prefix_len,

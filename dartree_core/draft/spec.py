@@ -1,28 +1,29 @@
 """What a drafter checkpoint's `config.json` says, in one shape for every generation of files.
 
-The fields' homes moved over time (top level, `dflash_config`, `rope_parameters`); a
-configuration this version cannot honour is refused by name rather than read wrongly.
+The fields' homes moved over time (top level, `dflash_config`, `rope_parameters`), and the
+speculators format spells them differently; a configuration this version cannot honour is refused
+by name rather than read wrongly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from dartree_core.draft import speculators
+from dartree_core.draft.attention import causal_layers, rope_parameters, windows
+from dartree_core.draft.fields import Fields
+from dartree_core.draft.foreign import refuse_foreign
+from dartree_core.draft.head_fields import READERS, HeadKind, head_kind, predicts_from_anchor
 from dartree_core.errors import CheckpointError
 
-HeadKind = Literal["none", "domino"]
+__all__ = ["DraftSpec", "HeadKind", "default_layer_ids"]
 
-_DOMINO_NAMES = {"domino", "causal_v5"}
-_KNOWN_ELSEWHERE = {
-    "DFlash2DraftModel": "a DFlash2 drafter (convolutional mixer and token selector)",
-    "UBTreeDraftModel": "a UBTree drafter (unigram proposer with a bigram selector)",
-    "MuseGlimmerAssistantForCausalLM": "a muse_glimmer assistant",
-    "muse_glimmer_assistant": "a muse_glimmer assistant",
-}
-"""By architecture or model type."""
-_DFLASH2_FIELDS = ("conv_", "selector_", "final_logit_softcapping", "output_multiplier")
+
+_SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a field of the wrong type or size raises."""
+_MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,31 @@ class DraftSpec:
         hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, rms_eps:
             Shapes of the backbone.
         rope: `rope_theta`, and `rope_scaling` where the checkpoint has one.
-        windows: Per layer the sliding window in positions, or None for full attention.
+        windows: Per draft layer the sliding window in positions, or None for full attention.
+        causal: Per draft layer whether a block row sees only itself and what precedes it.
         max_positions: Longest absolute position the rotary table must cover.
         block_size: Tokens in a block, the root included.
-        mask_token_id: Embedded, through the target's table, at every slot after the root.
+        mask_token_id: Embedded at every slot after the root.
         target_layer_ids: Decoder layers of the target whose outputs are the context feature;
             id i is the output of layer i (transformers' `hidden_states[i + 1]`).
         num_target_layers: Layers the drafter's target has, or None where unsaid.
         vocab_size: The target's vocabulary as the drafter knows it.
         draft_vocab_size: Rows of the head; equals `vocab_size` without a reduced vocabulary.
         head: Kind of correction head.
-        head_dim_embed, head_dim_state: Low-rank width and GRU state of a Domino head.
+        head_dim_embed: Low-rank width of the head (`emb_dim`, `markov_rank`, `selector_rank`).
+        head_dim_state: GRU state of a Domino head.
         prefix_len: First slots that stay uncorrected (`pure_draft_prefix_len`).
         shift_label: True when block row j predicts token j + 1, so that no row is dropped.
+        head_variant: Which Markov head (`vanilla`, `gated`, `rnn`), or "".
+        confidence, confidence_reads_token: Whether a DSpark head predicts acceptance, and
+            whether from the previous token too; None where only the tensors can tell.
+        head_candidates: Most likely tokens a slot the head was trained to choose from; None for
+            no limit.
+        conv_taps, conv_group: Taps of the convolutions around every sublayer and channels that
+            share a coefficient (DFlash2); 0 for none.
+        embedding_scale: Factor on the target's raw embedding rows; None to embed as the target
+            does.
+        output_multiplier, softcap: Logits are multiplied, then bounded by `softcap * tanh`.
     """
 
     hidden_size: int
@@ -57,6 +70,7 @@ class DraftSpec:
     rms_eps: float
     rope: Mapping[str, Any]
     windows: tuple[int | None, ...]
+    causal: tuple[bool, ...]
     max_positions: int
     block_size: int
     mask_token_id: int
@@ -69,6 +83,15 @@ class DraftSpec:
     head_dim_state: int
     prefix_len: int
     shift_label: bool
+    head_variant: str = ""
+    confidence: bool | None = False
+    confidence_reads_token: bool | None = False
+    head_candidates: int | None = None
+    conv_taps: int = 0
+    conv_group: int = 0
+    embedding_scale: float | None = None
+    output_multiplier: float = 1.0
+    softcap: float | None = None
 
     def num_slots(self, block_size: int | None = None) -> int:
         """K, the tokens one block proposes: `block_size`, less the root row when it is dropped."""
@@ -80,31 +103,32 @@ class DraftSpec:
         """Read a checkpoint's `config.json`.
 
         Raises:
-            CheckpointError: The configuration is of a kind this version does not load, or lacks
-                a field.
+            CheckpointError: The configuration is of a kind this version does not load, lacks a
+                field, or holds a value that makes no sense there.
         """
-        _refuse_foreign(config)
-        inner: Mapping[str, Any] = config.get("dflash_config") or {}
-        text: Mapping[str, Any] = config.get("text_config") or config
+        try:
+            spec = cls._read(config)
+        except _SENSELESS as error:
+            raise CheckpointError(
+                f"The drafter's config.json holds a value that makes no sense ({error}).",
+                "The file is damaged; fetch it again.",
+            ) from error
+        spec._check()
+        return spec
 
-        def field(name: str, default: Any = _MISSING) -> Any:
-            for place in (inner, config, text):
-                if place.get(name) is not None:
-                    return place[name]
-            if default is _MISSING:
-                raise CheckpointError(
-                    f"The drafter's config.json has no {name!r}.",
-                    "It is not a DFlash drafter, or the file is incomplete; fetch it again.",
-                )
-            return default
-
-        head = _head_kind(inner.get("projector_type", config.get("projector_type")))
+    @classmethod
+    def _read(cls, config: Mapping[str, Any]) -> DraftSpec:
+        if speculators.is_speculators(config):
+            config = speculators.translated(config)
+        field = Fields(config)
+        refuse_foreign(field)
         num_layers = int(field("num_hidden_layers"))
+        if not 1 <= num_layers <= _MOST_LAYERS:
+            raise ValueError(f"num_hidden_layers is {num_layers}")
         hidden = int(field("hidden_size"))
         heads = int(field("num_attention_heads"))
         num_target_layers = field("num_target_layers", None)
         vocab = int(field("vocab_size"))
-        emb_dim = int(field("emb_dim", 0)) if head == "domino" else 0
         layer_ids = field("target_layer_ids", None)
         if layer_ids is None:
             layer_ids = default_layer_ids(num_layers, num_target_layers)
@@ -113,7 +137,10 @@ class DraftSpec:
                 "The drafter's config.json has an empty list of target_layer_ids.",
                 "Add the ids of the target layers it was trained on.",
             )
-        spec = cls(
+        spans = windows(field.text, num_layers)
+        scale, softcap = field("input_embedding_scale", None), field("final_logit_softcapping", 0)
+        head = head_kind(field)
+        return cls(
             hidden_size=hidden,
             intermediate_size=int(field("intermediate_size")),
             num_layers=num_layers,
@@ -121,8 +148,9 @@ class DraftSpec:
             num_kv_heads=int(field("num_key_value_heads", heads)),
             head_dim=int(field("head_dim", hidden // heads)),
             rms_eps=float(field("rms_norm_eps", 1e-6)),
-            rope=_rope(text),
-            windows=_windows(text, num_layers),
+            rope=rope_parameters(field.text),
+            windows=spans,
+            causal=causal_layers(field, spans),
             max_positions=int(field("max_position_embeddings", 32768)),
             block_size=int(field("block_size")),
             mask_token_id=int(field("mask_token_id")),
@@ -131,20 +159,35 @@ class DraftSpec:
             vocab_size=vocab,
             draft_vocab_size=int(field("draft_vocab_size", vocab)),
             head=head,
-            head_dim_embed=emb_dim,
-            head_dim_state=int(field("gru_hidden_dim", emb_dim)) if head == "domino" else 0,
-            prefix_len=int(field("pure_draft_prefix_len", 0)) if head == "domino" else 0,
-            shift_label=bool(field("shift_label", False)),
+            shift_label=predicts_from_anchor(field),
+            embedding_scale=None if scale is None else float(scale),
+            output_multiplier=float(field("output_multiplier", 1.0)),
+            softcap=float(softcap) or None,
+            **_convolutions(field, hidden),
+            **READERS[head](field),
         )
-        if head == "domino" and emb_dim == 0:
+
+    def _check(self) -> None:
+        counts = {
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "mask_token_id": self.mask_token_id + 1,
+            "block_size": self.num_slots(),
+            "pure_draft_prefix_len": self.prefix_len + 1,
+        }
+        bad = next((name for name, count in counts.items() if count < 1), None)
+        if bad is None and self.num_heads % self.num_kv_heads:
+            bad = "num_key_value_heads"
+        if bad is not None:
             raise CheckpointError(
-                "The drafter's config.json names a Domino head but no 'emb_dim'.",
-                "The file is incomplete; fetch it again.",
+                f"The drafter's config.json has a {bad!r} that no drafter can have.",
+                "The file is damaged; fetch it again.",
             )
-        return spec
-
-
-_MISSING = object()
 
 
 def default_layer_ids(num_layers: int, num_target_layers: int | None) -> list[int]:
@@ -165,91 +208,14 @@ def default_layer_ids(num_layers: int, num_target_layers: int | None) -> list[in
     return [round(first + i * (last - first) / (num_layers - 1)) for i in range(num_layers)]
 
 
-def _refuse_foreign(config: Mapping[str, Any]) -> None:
-    if "speculators_model_type" in config:
+def _convolutions(field: Fields, hidden: int) -> dict[str, Any]:
+    taps = int(field("conv_kernel_size", 0))
+    if not taps:
+        return {}
+    group = int(field("conv_group_size"))
+    if group < 1 or hidden % group:
         raise CheckpointError(
-            f"This drafter is in the speculators format ({config['speculators_model_type']}), "
-            "which this version does not load.",
-            "Use the original DFlash or Domino checkpoint it was converted from.",
-        )
-    for name in (*(config.get("architectures") or ()), config.get("model_type")):
-        if name in _KNOWN_ELSEWHERE:
-            raise CheckpointError(
-                f"This drafter is {_KNOWN_ELSEWHERE[name]}, which this version does not load.",
-                "Use a DFlash v1 or Domino drafter.",
-            )
-    for name, value in (config.get("dflash_config") or {}).items():
-        if name.startswith(_DFLASH2_FIELDS) and value and value != 1.0:
-            raise CheckpointError(
-                f"The drafter's config.json sets {name!r}, which this version cannot honour.",
-                "Use a DFlash v1 or Domino drafter.",
-            )
-    if config.get("attention_bias"):
-        raise CheckpointError(
-            "The drafter uses attention biases, which this version does not load.",
-            "Use a DFlash v1 or Domino drafter without biases.",
-        )
-    if config.get("hidden_act", "silu") != "silu":
-        raise CheckpointError(
-            f"The drafter uses the activation {config['hidden_act']!r}; only 'silu' is supported.",
-            "Use a DFlash v1 or Domino drafter.",
-        )
-
-
-def _head_kind(name: str | None) -> HeadKind:
-    if name is None or name in ("none", "dflash"):
-        return "none"
-    if name in _DOMINO_NAMES:
-        return "domino"
-    raise CheckpointError(
-        f"The drafter's correction head is {name!r}, which this version does not load.",
-        "Supported heads: domino (also under its older name causal_v5), or none.",
-    )
-
-
-def _rope(text: Mapping[str, Any]) -> Mapping[str, Any]:
-    parameters = text.get("rope_parameters") or {}
-    if any(isinstance(value, Mapping) for value in parameters.values()):
-        raise CheckpointError(
-            "The drafter's rope_parameters differ per kind of attention.",
-            "Use a drafter whose layers share one rotary base.",
-        )
-    part = parameters.get("partial_rotary_factor", text.get("partial_rotary_factor"))
-    if part not in (None, 1.0):
-        raise CheckpointError(
-            f"The drafter rotates only a part of each head (partial_rotary_factor={part}).",
-            "Use a DFlash v1 or Domino drafter, which rotate all of it.",
-        )
-    scaling = text.get("rope_scaling")
-    if scaling is None and parameters.get("rope_type", "default") != "default":
-        scaling = parameters
-    return {
-        "rope_theta": float(parameters.get("rope_theta", text.get("rope_theta", 10000.0))),
-        "rope_scaling": dict(scaling) if scaling else None,
-    }
-
-
-def _windows(text: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
-    window = text.get("sliding_window")
-    types = text.get("layer_types")
-    if not types:  # as transformers' Qwen3 fills them in
-        first = text.get("max_window_layers", 28) if text.get("use_sliding_window") else num_layers
-        kinds = ("full_attention", "sliding_attention")
-        types = [kinds[i >= first and bool(window)] for i in range(num_layers)]
-    if len(types) < num_layers:
-        raise CheckpointError(
-            f"The drafter's config.json has {len(types)} layer_types for {num_layers} layers.",
+            f"The drafter's conv_group_size {group} does not divide its hidden size {hidden}.",
             "The file is damaged; fetch it again.",
         )
-    out: list[int | None] = []
-    for kind in types[:num_layers]:
-        if kind == "full_attention":
-            out.append(None)
-        elif kind == "sliding_attention" and window:
-            out.append(int(window))
-        else:
-            raise CheckpointError(
-                f"The drafter has a layer of type {kind!r} (sliding_window={window}).",
-                "Only full_attention and sliding_attention with a window are supported.",
-            )
-    return tuple(out)
+    return {"conv_taps": taps, "conv_group": group}

@@ -20,6 +20,8 @@ class DraftVocabulary:
         self.size = size
         self.ids = ids
         self._order = None if ids is None else torch.argsort(ids)
+        self.reach = size if ids is None else int(ids.max()) + 1
+        """Every target id that can be proposed is below this."""
 
     @classmethod
     def from_checkpoint(
@@ -56,6 +58,10 @@ class DraftVocabulary:
     def reduced(self) -> bool:
         """True when the drafter cannot propose every target token."""
         return self.ids is not None
+
+    def target_ids(self, device: torch.device) -> Tensor:
+        """Target ids of all rows, int64 `[size]`."""
+        return torch.arange(self.size, device=device) if self.ids is None else self.ids
 
     def to_target(self, rows: Tensor) -> Tensor:
         """Target ids of vocabulary rows, same shape."""

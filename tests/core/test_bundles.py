@@ -59,6 +59,21 @@ class TestRegistry:
                 if isinstance(source, HubSource):
                     assert hub.split_id(source.repo) == (source.repo, "main")
 
+    @pytest.mark.parametrize("size", ["4b", "8b"])
+    def test_a_target_with_several_drafters_suggests_the_head_that_trees_use(
+        self, size: str
+    ) -> None:
+        target = f"Qwen/Qwen3-{size.upper()}"
+        pairs = [b for b in registry.bundles() if b.target.label == target]
+        assert [b.name for b in pairs] == [
+            f"qwen3-{size}",
+            f"qwen3-{size}-dflash",
+            f"qwen3-{size}-dspark",
+        ]
+        assert registry.paired_with(target) is pairs[0]
+        assert len({b.draft.label for b in pairs}) == 3
+        assert all("unknown" in b.licence for b in pairs)  # nobody has stated the drafters'
+
     def test_near_names_are_suggested(self) -> None:
         with pytest.raises(BundleError) as caught:
             registry.get("Qwen3-4")
@@ -203,11 +218,12 @@ class TestLoad:
         assert list(tree.token_ids) == list(plain.token_ids)
         assert len(plain.token_ids) > 0
 
-    def test_notes_reach_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.WARNING):
+    def test_notes_reach_the_log_and_the_decoder(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.INFO):
             decoder = load(target=TARGET, device="cpu")
         assert decoder.drafter is None
         assert "No drafter is used" in caplog.text
+        assert any("No drafter is used" in note for note in decoder.notes)
 
     def test_a_drafter_of_another_target_is_refused(self, tiny: Bundle) -> None:
         with pytest.raises(CheckpointError):

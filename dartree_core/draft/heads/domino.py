@@ -1,7 +1,8 @@
 """The Domino head: a GRU over the path and a low-rank output (arXiv 2605.29707).
 
 Corrected logits at a slot are `base + W2 . silu(W1 . [z ; s])`: z is the slot's hidden state, s
-the GRU state after the path so far. W1's z half is the same for all nodes of a slot.
+the GRU state after the path so far. W1's z half is the same for all nodes of a slot. Published
+heads have no biases; a checkpoint that brings some has them loaded.
 """
 
 from __future__ import annotations
@@ -10,24 +11,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dartree_core.draft.heads.base import CorrectionHead
+from dartree_core.draft.heads.base import CorrectionHead, Embed, Shapes
 from dartree_core.draft.spec import DraftSpec
+
+_MOST_BYTES = 256 << 20
+"""Largest table kept; a vocabulary of 150,000 with a wide state would take four times as much."""
 
 
 class DominoHead(CorrectionHead):
-    """GRU correction head; parameter names are those of the public checkpoints."""
+    """GRU correction head; parameter names are those of the public checkpoints.
 
-    def __init__(self, spec: DraftSpec) -> None:
+    Args:
+        spec: Shapes.
+        shapes: Of a checkpoint's tensors, which say which biases there are.
+    """
+
+    def __init__(self, spec: DraftSpec, shapes: Shapes | None = None) -> None:
         super().__init__()
+        found = shapes or {}
         self.prefix_len = spec.prefix_len
         self.hidden_size = spec.hidden_size
         state = spec.head_dim_state
-        self.prefix_gru = nn.GRU(spec.hidden_size, state, bias=False, batch_first=True)
+        gru = any(name.startswith("prefix_gru.bias") for name in found)
+        first, last = ("embed_proj.0.bias" in found, "embed_proj.2.bias" in found)
+        self.prefix_gru = nn.GRU(spec.hidden_size, state, bias=gru, batch_first=True)
         self.embed_proj = nn.Sequential(
-            nn.Linear(spec.hidden_size + state, spec.head_dim_embed, bias=False),
+            nn.Linear(spec.hidden_size + state, spec.head_dim_embed, bias=first),
             nn.SiLU(),
-            nn.Linear(spec.head_dim_embed, spec.draft_vocab_size, bias=False),
+            nn.Linear(spec.head_dim_embed, spec.draft_vocab_size, bias=last),
         )
+        # Made by `tabulate`, from the weights; no part of a checkpoint.
+        self._inputs: Tensor | None = None
+        self._row = torch.empty(0, dtype=torch.int64)
 
     @property
     def _w1(self) -> Tensor:
@@ -42,23 +57,67 @@ class DominoHead(CorrectionHead):
         assert isinstance(module, nn.Linear)
         return module
 
+    def _gru(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Weights from token and state `[3G, H]`, `[3G, G]`, and their biases."""
+        from_token, from_state, *biases = self.prefix_gru.all_weights[0]
+        of_token, of_state = biases or (None, None)
+        return from_token, from_state, of_token, of_state
+
     def prepare(self, hidden: Tensor) -> Tensor:
         """W1's z half applied to `[K, H]`: `[K, E]`."""
-        return F.linear(hidden, self._w1[:, : self.hidden_size])
+        return F.linear(hidden, self._w1[:, : self.hidden_size], self._linear(0).bias)
 
     def root_state(self, token: Tensor, embedding: Tensor) -> Tensor:
         """One GRU step from zeros: nothing before the root enters."""
-        zeros = embedding.new_zeros(len(embedding), self.prefix_gru.hidden_size)
-        return self.advance(zeros, token, embedding)
+        from_token, _, of_token, of_state = self._gru()
+        given = F.linear(embedding, from_token, of_token)
+        held = torch.zeros_like(given) if of_state is None else of_state.expand_as(given)
+        return _gated(given, held, given.new_zeros(()))
 
-    def advance(self, states: Tensor, tokens: Tensor, embeddings: Tensor) -> Tensor:
+    def advance(
+        self, states: Tensor, tokens: Tensor, embeddings: Tensor, shared: Tensor | None = None
+    ) -> Tensor:
         """One GRU step per frontier node."""
-        from_token: Tensor = self.prefix_gru.weight_ih_l0  # type: ignore[assignment]
-        from_state: Tensor = self.prefix_gru.weight_hh_l0  # type: ignore[assignment]
-        return torch.gru_cell(embeddings, states, from_token, from_state)
+        return torch.gru_cell(embeddings, states, *self._gru())
+
+    def tabulate(self, tokens: Tensor, embed: Embed) -> None:
+        """Keep the GRU's input product of every token, unless that takes too much memory."""
+        from_token, _, bias, _ = self._gru()
+        if len(tokens) * len(from_token) * from_token.element_size() > _MOST_BYTES:
+            return
+        self._row = tokens.new_zeros(int(tokens.max()) + 1)
+        self._row[tokens] = torch.arange(len(tokens), device=tokens.device)
+        self._inputs = F.linear(embed(tokens), from_token, bias)
+
+    def follow(
+        self, states: Tensor, tokens: Tensor, embed: Embed, shared: Tensor | None = None
+    ) -> Tensor:
+        """One GRU step per frontier node, by table where there is one.
+
+        Torch's cell, written out since that wants to do the input product itself: equal to it up
+        to the rounding of fused operations.
+        """
+        if self._inputs is None:
+            return self.advance(states, tokens, embed(tokens), shared)
+        _, from_state, _, bias = self._gru()
+        given = self._inputs.index_select(0, self._row.index_select(0, tokens))
+        held = F.linear(states, from_state, bias)
+        return _gated(given, held, states)
 
     def correct(self, shared: Tensor, states: Tensor, candidates: Tensor | None) -> Tensor:
         """`W2[candidates] . silu(shared + W1_s . s)`."""
         mixed = F.silu(shared + F.linear(states, self._w1[:, self.hidden_size :]))
-        w2 = self._w2 if candidates is None else self._w2[candidates]
-        return F.linear(mixed, w2)
+        w2: Tensor = self._w2
+        bias: Tensor | None = self._linear(2).bias
+        if candidates is not None:
+            w2 = w2.index_select(0, candidates)
+            bias = None if bias is None else bias.index_select(0, candidates)
+        return F.linear(mixed, w2, bias)
+
+
+def _gated(given: Tensor, held: Tensor, states: Tensor) -> Tensor:
+    """A GRU's new states `[n, G]`, of its products with the token and the state, `[n, 3G]`."""
+    split = 2 * given.shape[1] // 3
+    reset, update = (given[:, :split] + held[:, :split]).sigmoid_().chunk(2, dim=-1)
+    fresh = torch.addcmul(given[:, split:], reset, held[:, split:]).tanh_()
+    return torch.lerp(fresh, states.expand_as(fresh), update)

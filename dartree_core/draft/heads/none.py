@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dartree_core.draft.heads.base import CorrectionHead
+from dartree_core.draft.heads.base import CorrectionHead, Embed
 
 
 class NoHead(CorrectionHead):
@@ -18,9 +18,17 @@ class NoHead(CorrectionHead):
         """An empty state, `[1, 0]`."""
         return embedding[:, :0]
 
-    def advance(self, states: Tensor, tokens: Tensor, embeddings: Tensor) -> Tensor:
+    def advance(
+        self, states: Tensor, tokens: Tensor, embeddings: Tensor, shared: Tensor | None = None
+    ) -> Tensor:
         """Empty states, `[F, 0]`."""
         return embeddings[:, :0]
+
+    def follow(
+        self, states: Tensor, tokens: Tensor, embed: Embed, shared: Tensor | None = None
+    ) -> Tensor:
+        """Empty states, `[F, 0]`."""
+        return states.new_empty(len(tokens), 0)
 
     def correct(self, shared: Tensor, states: Tensor, candidates: Tensor | None) -> Tensor:
         """Zeros that broadcast over candidates, `[F, 1]`."""

@@ -77,13 +77,17 @@ def test_tensors_spread_over_several_files(folder: Path) -> None:
     [
         (lambda t: t.pop("norm.weight"), r"missing norm\.weight"),
         (lambda t: t.pop("prefix_gru.weight_hh_l0"), r"missing prefix_gru\.weight_hh_l0"),
-        (lambda t: t.update({"lm_head.weight": torch.zeros(2)}), r"left over lm_head\.weight"),
+        (lambda t: t.update({"q_proj.weight": torch.zeros(2)}), r"left over q_proj\.weight"),
+        (
+            lambda t: t.update({"lm_head.weight": torch.zeros(2)}),
+            r"lm_head\.weight is \[2\], config\.json implies \[48, 32\]",
+        ),
         (
             lambda t: t.update({"fc.weight": torch.zeros(32, 96)}),
             r"fc\.weight is \[32, 96\], config\.json implies \[32, 64\]",
         ),
     ],
-    ids=["missing", "head-missing", "left-over", "wrong-shape"],
+    ids=["missing", "head-missing", "left-over", "wrong-table", "wrong-shape"],
 )
 def test_tensors_that_do_not_match_are_named(
     folder: Path, edit: Callable[[dict[str, Tensor]], None], message: str
@@ -150,7 +154,7 @@ def test_unreadable_configuration(folder: Path, text: str | None, message: str) 
 
 def test_reduced_vocabulary_needs_its_map(tmp_path: Path) -> None:
     folder = tiny.save_draft(tmp_path / "draft", config(draft_vocab_size=10))
-    with pytest.raises(CheckpointError, match="no 'draft_vocab_ids' tensor"):
+    with pytest.raises(CheckpointError, match="no 'draft_vocab_ids' or 'd2t' tensor"):
         read_checkpoint(folder)
 
 

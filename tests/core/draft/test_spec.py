@@ -2,77 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dartree_core.draft.spec import DraftSpec, default_layer_ids
 from dartree_core.errors import CheckpointError
-
-V1_OLD: dict[str, Any] = {
-    "architectures": ["DFlashDraftModel"],
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "block_size": 16,
-    "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
-    "head_dim": 128,
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "intermediate_size": 12288,
-    "layer_types": ["full_attention"] * 5,
-    "max_position_embeddings": 40960,
-    "max_window_layers": 5,
-    "model_type": "qwen3",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 5,
-    "num_key_value_heads": 8,
-    "num_target_layers": 36,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": None,
-    "rope_theta": 1000000,
-    "sliding_window": None,
-    "tie_word_embeddings": False,
-    "use_sliding_window": False,
-    "vocab_size": 151936,
-}
-"""The first published generation, 8B: block size at the top, no head."""
-
-V1_NEWER: dict[str, Any] = {
-    **{k: v for k, v in V1_OLD.items() if k not in ("block_size", "rope_theta", "rope_scaling")},
-    "dflash_config": {
-        "block_size": 16,
-        "mask_token_id": 248070,
-        "target_layer_ids": [1, 16, 31, 46, 61],
-    },
-    "layer_types": ["sliding_attention"] * 4 + ["full_attention"],
-    "num_target_layers": 64,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000},
-    "sliding_window": 2048,
-    "vocab_size": 248320,
-}
-"""Block size inside `dflash_config`, sliding layers, `rope_parameters`."""
-
-DOMINO_8B: dict[str, Any] = {
-    **V1_OLD,
-    "dflash_config": {
-        **V1_OLD["dflash_config"],
-        "projector_type": "domino",
-        "emb_dim": 256,
-        "gru_hidden_dim": 1024,
-        "pure_draft_prefix_len": 1,
-        "shift_label": True,
-    },
-}
-
-
-def spec_of(config: dict[str, Any], **changes: Any) -> DraftSpec:
-    config = {**config, **changes}
-    return DraftSpec.from_config({k: v for k, v in config.items() if v is not ...})
-
-
-def inner(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    fields = {**config["dflash_config"], **changes}
-    return {**config, "dflash_config": {k: v for k, v in fields.items() if v is not ...}}
+from tests.core.drafters import (
+    DFLASH2,
+    DOMINO_8B,
+    DSPARK,
+    DSPARK_SPECFORGE,
+    PUBLIC,
+    SPECULATORS_DFLASH,
+    SPECULATORS_DFLASH2,
+    SPECULATORS_DSPARK,
+    V1_NEWER,
+    V1_OLD,
+    inner,
+    spec_of,
+)
 
 
 def test_first_generation() -> None:
@@ -82,7 +38,7 @@ def test_first_generation() -> None:
     assert (spec.block_size, spec.mask_token_id) == (16, 151669)
     assert spec.target_layer_ids == (1, 9, 17, 25, 33)
     assert spec.num_target_layers == 36
-    assert spec.windows == (None,) * 5
+    assert (spec.windows, spec.causal) == ((None,) * 5, (False,) * 5)
     assert spec.rope == {"rope_theta": 1e6, "rope_scaling": None}
     assert (spec.head, spec.prefix_len, spec.shift_label) == ("none", 0, False)
     assert spec.vocab_size == spec.draft_vocab_size == 151936
@@ -94,6 +50,32 @@ def test_block_size_inside_dflash_config_and_sliding_layers() -> None:
     assert (spec.block_size, spec.mask_token_id) == (16, 248070)
     assert spec.windows == (2048,) * 4 + (None,)
     assert spec.rope == {"rope_theta": 1e7, "rope_scaling": None}
+
+
+def test_sliding_layers_look_backwards_unless_the_file_says_otherwise() -> None:
+    assert spec_of(V1_NEWER).causal == (True,) * 4 + (False,)
+    assert spec_of(V1_NEWER, is_causal=False).causal == (False,) * 5
+    assert spec_of(V1_NEWER, is_causal=True).causal == (True,) * 5
+    assert spec_of(V1_OLD, dflash_query_causal=True).causal == (True,) * 5
+    assert spec_of(inner(V1_OLD, causal=True)).causal == (True,) * 5
+
+
+def test_windows_follow_the_draft_layers_in_order() -> None:
+    kinds = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    spec = spec_of(V1_NEWER, layer_types=[*kinds, "full_attention"])
+    assert spec.windows == (None, 2048, None, 2048, None)
+    # Types copied from a deeper target: the draft layers are the first ones.
+    spec = spec_of(V1_NEWER, layer_types=[*kinds, "full_attention", *["sliding_attention"] * 9])
+    assert spec.windows == (None, 2048, None, 2048, None)
+
+
+def test_what_is_done_to_logits_and_embeddings() -> None:
+    plain = spec_of(V1_OLD)
+    assert (plain.softcap, plain.output_multiplier, plain.embedding_scale) == (None, 1.0, None)
+    spec = spec_of(inner(V1_OLD, final_logit_softcapping=30.0, output_multiplier=0.5))
+    assert (spec.softcap, spec.output_multiplier) == (30.0, 0.5)
+    assert spec_of(inner(V1_OLD, input_embedding_scale=8.0)).embedding_scale == 8.0
+    assert spec_of(inner(V1_OLD, final_logit_softcapping=0)).softcap is None
 
 
 def test_domino_head() -> None:
@@ -175,24 +157,152 @@ def test_default_layer_ids(layers: int, target: int, expected: list[int]) -> Non
     assert spec_of(config).target_layer_ids == tuple(expected)
 
 
+class TestDSpark:
+    def test_deepspec(self) -> None:
+        spec = spec_of(DSPARK)
+        assert (spec.head, spec.head_variant, spec.head_dim_embed) == ("dspark", "vanilla", 256)
+        assert (spec.confidence, spec.confidence_reads_token) == (True, True)
+        assert (spec.block_size, spec.num_slots(), spec.prefix_len) == (7, 7, 0)
+        assert spec.target_layer_ids == (1, 9, 17, 25, 33)
+
+    def test_specforge(self) -> None:
+        spec = spec_of(DSPARK_SPECFORGE)
+        assert (spec.head, spec.head_variant, spec.head_dim_embed) == ("dspark", "rnn", 256)
+        assert (spec.num_slots(), spec.mask_token_id) == (7, 151669)
+
+    def test_specforge_does_not_read_shift_label_here(self) -> None:
+        assert spec_of(inner(DSPARK_SPECFORGE, shift_label=False)).shift_label
+
+    def test_a_block_whose_anchor_does_not_predict(self) -> None:
+        assert spec_of(DSPARK, sample_from_anchor=False).num_slots() == 6
+
+    def test_silence_about_confidence_is_kept(self) -> None:
+        spec = spec_of(DSPARK, enable_confidence_head=..., confidence_head_with_markov=...)
+        assert (spec.confidence, spec.confidence_reads_token) == (None, None)
+
+    def test_a_markov_head_on_a_dflash_drafter(self) -> None:
+        mixture = inner(V1_OLD, markov_rank=256)
+        with pytest.raises(CheckpointError, match="whether the block's first row predicts"):
+            spec_of(mixture)
+        spec = spec_of(mixture, sample_from_anchor=False)
+        assert (spec.head, spec.num_slots()) == ("dspark", 15)
+
+    def test_rank_zero_switches_the_head_off(self) -> None:
+        spec = spec_of(DSPARK, markov_rank=0)
+        assert (spec.head, spec.num_slots()) == ("none", 7)
+
+
+class TestDFlash2:
+    def test_convolutions_and_selector(self) -> None:
+        spec = spec_of(DFLASH2)
+        assert (spec.conv_taps, spec.conv_group) == (2, 16)
+        assert (spec.head, spec.head_dim_embed, spec.head_candidates) == ("selector", 256, 16)
+        assert (spec.softcap, spec.output_multiplier) == (20.0, 0.196)
+        assert (spec.num_slots(), spec.block_size) == (15, 16)
+
+    def test_its_width_must_divide(self) -> None:
+        with pytest.raises(CheckpointError, match="conv_group_size 17 does not divide"):
+            spec_of(inner(DFLASH2, conv_group_size=17))
+
+
+class TestSpeculators:
+    def test_dflash(self) -> None:
+        spec = spec_of(SPECULATORS_DFLASH)
+        assert spec.target_layer_ids == (1, 9, 17, 25, 33), "ids count the embedding as 0"
+        assert (spec.hidden_size, spec.num_layers, spec.block_size) == (4096, 5, 8)
+        assert (spec.vocab_size, spec.draft_vocab_size) == (151936, 32000)
+        assert (spec.head, spec.shift_label, spec.num_slots()) == ("none", False, 7)
+        assert spec.rope == {"rope_theta": 1e6, "rope_scaling": None}
+        assert spec.num_target_layers is None
+
+    def test_dspark(self) -> None:
+        spec = spec_of(SPECULATORS_DSPARK)
+        assert (spec.head, spec.head_variant, spec.head_dim_embed) == ("dspark", "gated", 256)
+        assert (spec.shift_label, spec.num_slots()) == (True, 8)
+        assert spec.windows == (2048,) * 4 + (None,)
+        assert spec.causal == (True,) * 4 + (False,)
+
+    def test_dflash2(self) -> None:
+        spec = spec_of(SPECULATORS_DFLASH2)
+        assert (spec.head, spec.head_candidates, spec.conv_taps) == ("selector", 16, 2)
+        assert spec.causal == (False,) * 5
+
+    def test_windows_that_look_both_ways(self) -> None:
+        assert not any(spec_of(SPECULATORS_DSPARK, sliding_window_non_causal=True).causal)
+
+    @pytest.mark.parametrize(
+        ("config", "proposed", "shift"),
+        [
+            (SPECULATORS_DSPARK, 8, True),
+            (SPECULATORS_DSPARK, 7, False),  # early heads kept the anchor row for the anchor
+            (SPECULATORS_DSPARK, None, True),
+            (SPECULATORS_DFLASH, 8, True),
+            (SPECULATORS_DFLASH, None, False),
+        ],
+    )
+    def test_files_older_than_sample_from_anchor(
+        self, config: dict[str, Any], proposed: int | None, shift: bool
+    ) -> None:
+        methods = [{"proposal_type": "greedy", "speculative_tokens": proposed}]
+        nested = config["speculators_config"] | {"proposal_methods": methods if proposed else []}
+        spec = spec_of(config, sample_from_anchor=..., speculators_config=nested)
+        assert spec.shift_label == shift
+
+    @pytest.mark.parametrize("kind", ["eagle3", "eagle", "mlp", "mtp", "peagle"])
+    def test_other_algorithms_are_refused_by_name(self, kind: str) -> None:
+        with pytest.raises(CheckpointError, match=rf"speculators format \({kind}\)") as error:
+            spec_of(SPECULATORS_DFLASH, speculators_model_type=kind)
+        assert "dflash, dflash2, dspark" in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"transformer_layer_config": ...}, "no 'transformer_layer_config'"),
+            ({"aux_hidden_state_layer_ids": None}, "no 'aux_hidden_state_layer_ids'"),
+            ({"aux_hidden_state_layer_ids": [0, 5]}, "reads the target's embeddings"),
+            ({"target_hidden_size": 8192}, "'target_hidden_size' 8192, other than its own 4096"),
+            ({"mask_token_id": None}, "no 'mask_token_id'"),
+            ({"attention_sink_bias": True}, "'attention_sink_bias'"),
+        ],
+    )
+    def test_what_is_missing_is_named(self, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(CheckpointError, match=message):
+            spec_of(SPECULATORS_DSPARK, **changes)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "dflash2": ({**V1_OLD, "architectures": ["DFlash2DraftModel"]}, "DFlash2"),
-    "dflash2-selector": (inner(V1_OLD, selector_rank=64, selector_top_k=8), "selector_rank"),
-    "dflash2-convolution": (inner(V1_OLD, conv_width=4), "conv_width"),
-    "dflash2-softcap": (inner(V1_OLD, final_logit_softcapping=30.0), "final_logit_softcapping"),
-    "dflash2-multiplier": (inner(V1_OLD, output_multiplier=0.5), "output_multiplier"),
-    "ubtree": ({**V1_OLD, "architectures": ["UBTreeDraftModel"]}, "UBTree"),
+    "ubtree": ({**V1_OLD, "architectures": ["UBTreeDraftModel"]}, "UBTree.*bigram selector"),
     "muse-glimmer": (
         {**V1_OLD, "architectures": ["MuseGlimmerAssistantForCausalLM"]},
-        "muse_glimmer",
+        "muse_glimmer.*other names",
     ),
     "muse-glimmer-by-type": (
         {**V1_OLD, "architectures": [], "model_type": "muse_glimmer_assistant"},
-        "muse_glimmer",
+        "muse_glimmer.*other names",
     ),
-    "dspark": (inner(V1_OLD, projector_type="dspark", markov_rank=256), "'dspark'"),
-    "speculators": ({"speculators_model_type": "eagle3"}, "speculators format .eagle3."),
-    "attention-biases": ({**V1_OLD, "attention_bias": True}, "attention biases"),
+    "dspark-gemma": (
+        {**DSPARK, "architectures": ["Gemma4DSparkModel"], "model_type": "gemma4_text"},
+        "Gemma 4 layers: they need shared keys",
+    ),
+    "dspark-gated-attention": (
+        {**DSPARK, "architectures": ["Qwen35DSparkModel"]},
+        "gated Qwen3.5 attention",
+    ),
+    "dspark-offset-norms": ({**DSPARK, "model_type": "qwen3_5"}, "norms stored as offsets"),
+    "dspark-gated-queries": ({**DSPARK, "enable_qwen35_gated_q_proj": True}, "gated query"),
+    "dspark-sinks": ({**DSPARK, "attention_sink_bias": True}, "attention sink"),
+    "dspark-noise-levels": ({**DSPARK, "log_snr_conditioning": True}, "'log_snr_conditioning'"),
+    "dspark-interleaved-rotary": ({**DSPARK, "rope_is_neox_style": False}, "interleaved rotary"),
+    "dspark-without-rank": (
+        {k: v for k, v in DSPARK.items() if k != "markov_rank"},
+        "'markov_rank'",
+    ),
+    "unknown-markov-head": ({**DSPARK, "markov_head_type": "lstm"}, "markov_head_type 'lstm'"),
+    "unknown-projector": (inner(V1_OLD, projector_type="mamba"), "'mamba'"),
+    "unknown-field": (inner(V1_OLD, residual_gates=True), r"dflash_config\.residual_gates"),
+    "eagle": ({**V1_OLD, "architectures": ["LlamaForCausalLMEagle3"]}, "EAGLE drafter"),
+    "attention-biases": ({**V1_OLD, "attention_bias": True}, "biases in its attention"),
+    "attention-mode": (inner(V1_OLD, attention_mode="mla"), "attention_mode is 'mla'"),
     "activation": ({**V1_OLD, "hidden_act": "gelu"}, "'gelu'"),
     "foreign-layers": (
         {**V1_OLD, "layer_types": ["linear_attention"] * 5},
@@ -242,3 +352,59 @@ def test_layer_types_left_out_follow_the_window_switch() -> None:
     config |= {"sliding_window": 512, "max_window_layers": 3}
     assert spec_of(config).windows == (None,) * 5
     assert spec_of(config, use_sliding_window=True).windows == (None, None, None, 512, 512)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"loss_decay_gamma": 7.0, "num_anchors": 256}, {"residual_gates": False}]
+)
+def test_fields_that_change_nothing_are_let_pass(fields: dict[str, Any]) -> None:
+    """About training alone, or switched off."""
+    assert spec_of(inner(V1_OLD, **fields)) == spec_of(V1_OLD)
+
+
+def test_a_dflash_drafters_model_type_may_be_its_targets() -> None:
+    assert spec_of(V1_OLD, model_type="gemma4_text") == spec_of(V1_OLD)
+
+
+JUNK = st.sampled_from([None, "", "x", -1, 0, 10**12, 0.5, True, [], [[]], ["x"], {}, {"a": {}}])
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_junk_is_refused_and_never_a_traceback(name: str, data: st.DataObject) -> None:
+    config: Any = json.loads(json.dumps(PUBLIC[name]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = config
+        while True:
+            key = data.draw(st.sampled_from(sorted(place)))
+            if not isinstance(place[key], dict) or not place[key] or data.draw(st.booleans()):
+                break
+            place = place[key]
+        place[key] = copy.deepcopy(data.draw(JUNK))
+    with contextlib.suppress(CheckpointError):
+        spec = DraftSpec.from_config(config)
+        assert spec.num_slots() >= 1
+        assert len(spec.windows) == len(spec.causal) == spec.num_layers
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"num_attention_heads": 0}, "makes no sense"),
+        ({"num_hidden_layers": 10**12, "layer_types": None}, "num_hidden_layers is 1000000000000"),
+        ({"hidden_size": "wide"}, "makes no sense"),
+        ({"num_key_value_heads": 5}, "'num_key_value_heads'"),
+        ({"block_size": 1}, "'block_size'"),
+        ({"vocab_size": -1}, "'vocab_size'"),
+    ],
+)
+def test_values_no_drafter_can_have(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(CheckpointError, match=field):
+        spec_of(V1_OLD, **changes)
+
+
+def test_describing_a_drafter_needs_no_torch() -> None:
+    code = "import sys; import dartree_core.draft.spec; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
