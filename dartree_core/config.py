@@ -44,6 +44,8 @@ class TreeConfig:
         block_size: tokens in a draft block, root included; None takes the drafter's own.
         coupled: when sampling, draft with the noise the target will choose with; off is the
             papers' behaviour. The output is the same either way.
+        graft: let continuations that the text so far suggests compete in the tree (tree methods
+            only); the papers have nothing like it. The output is the same either way.
     """
 
     budget: int | Literal["auto"] = 64
@@ -53,6 +55,7 @@ class TreeConfig:
     depth_bonus: float = -0.2
     block_size: int | None = None
     coupled: bool = True
+    graft: bool = False
 
     def __post_init__(self) -> None:
         for name in ("budget", "width", "candidates", "expansion_k"):
@@ -233,9 +236,10 @@ class DecodeConfig:
 
 PRESETS: Mapping[str, TreeConfig] = {
     "paper": TreeConfig(),
-    "auto": TreeConfig(budget="auto"),
+    "auto": TreeConfig(budget="auto", graft=True),
 }
-"""`paper`: the published settings. `auto`: every round sizes itself for this machine."""
+"""`paper`: the published settings. `auto`: every round sizes itself for this machine, and trees
+may copy from the text so far."""
 
 
 def _names(cls: type[Any]) -> set[str]:

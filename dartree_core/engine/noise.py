@@ -8,6 +8,8 @@ target has scored them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -36,6 +38,39 @@ def gumbel(seed: int, position: int, tokens: Tensor) -> Tensor:
     mixed = _fmix32(mixed ^ high)
     uniform = (mixed.double() + 0.5) * 2.0**-32
     return -torch.log(-torch.log(uniform)).float()
+
+
+class PositionNoise:
+    """Noise of a whole vocabulary by position, computed once whoever asks for it.
+
+    Drafting looks at the positions that the target will choose at a little later, so with the
+    rows kept for both, a token costs one row of noise, as in plain decoding.
+
+    Args:
+        seed: As in `gumbel`.
+        window: Positions kept; the lowest go first.
+    """
+
+    def __init__(self, seed: int, window: int = 40) -> None:
+        self.seed = seed
+        self.window = window
+        self._rows: dict[int, Tensor] = {}
+        self._size = 0
+
+    def row(self, position: int, size: int, device: torch.device) -> Tensor:
+        """float32 `[size]`: the noise of token ids 0 to `size - 1` at `position`."""
+        self._size = max(self._size, size)
+        row = self._rows.get(position)
+        if row is None or len(row) < size:
+            row = gumbel(self.seed, position, torch.arange(self._size, device=device))
+            if len(self._rows) >= self.window:
+                del self._rows[min(self._rows)]
+            self._rows[position] = row
+        return row[:size].to(device)
+
+    def rows(self, positions: Iterable[int], size: int, device: torch.device) -> Tensor:
+        """float32 `[len(positions), size]`."""
+        return torch.stack([self.row(p, size, device) for p in positions])
 
 
 def _fmix32(x: Tensor) -> Tensor:

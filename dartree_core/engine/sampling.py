@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dartree_core.config import SamplingConfig
-from dartree_core.engine.noise import gumbel
+from dartree_core.engine.noise import PositionNoise
 
 
 class Chooser:
@@ -32,7 +32,7 @@ class Chooser:
         self.device = device
         self._processors = _processors(sampling)
         self._context = list(context) if sampling.repetition_penalty != 1.0 else None
-        self._all_tokens = torch.empty(0, dtype=torch.int64, device=device)
+        self.noise = PositionNoise(sampling.seed)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Tokens that became part of the answer."""
@@ -70,10 +70,7 @@ class Chooser:
         scores = self.scores(logits, paths)
         if self.sampling.greedy:
             return scores
-        if len(self._all_tokens) != scores.shape[1]:
-            self._all_tokens = torch.arange(scores.shape[1], device=self.device)
-        noise = {p: gumbel(self.sampling.seed, p, self._all_tokens) for p in set(positions)}
-        return scores + torch.stack([noise[p] for p in positions])
+        return scores + self.noise.rows(positions, scores.shape[1], scores.device)
 
     def scores(self, logits: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """Processed logits, whose softmax is the distribution a choice is drawn from."""

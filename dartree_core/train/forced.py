@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from dartree_core.config import Method, TreeConfig
+from dartree_core.draft.along import walk
 from dartree_core.draft.builders import BUILDERS
 from dartree_core.draft.drafter import Drafter
-from dartree_core.draft.supertree import Supertree, finish
+from dartree_core.draft.supertree import finish
 from dartree_core.train.corpus import Sample
 from dartree_core.train.features import FeatureSource
 
@@ -79,19 +80,6 @@ def _rounds(
         steps = BUILDERS[method](
             block, drafter.head, tokens[root : root + 1], drafter.target.embed, tree, slots
         )
-        accepted = _walk(finish(steps), known[root + 1 : root + 1 + slots])
+        accepted = walk(finish(steps), known[root + 1 : root + 1 + slots])
         yield accepted, last - root > slots
         root += accepted + 1
-
-
-def _walk(tree: Supertree, answer: list[int]) -> int:
-    kept = tree.kept.tolist()
-    token, parent = tree.token.tolist(), tree.parent.tolist()
-    child = {(parent[i], token[i]): i for i in kept[1:]}
-    node = 0
-    for depth, wanted in enumerate(answer):
-        following = child.get((node, wanted))
-        if following is None:
-            return depth
-        node = following
-    return len(answer)
