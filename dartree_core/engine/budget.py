@@ -3,36 +3,46 @@
 A node earns its place when the tokens it is expected to add are worth more than the time its row
 adds to the verification. Path scores, corrected by what was accepted so far, give the first;
 measured pass costs the second. The exchange rate is the decoder's own speed: maximising
-`tokens - rate * milliseconds` in every round maximises tokens per millisecond overall. When no
-tree has been paying, rounds are decoded plainly and drafting is tried again now and then.
+`tokens - rate * milliseconds` in every round maximises tokens per millisecond overall.
+
+Whether to draft at all is decided before: not while drafting has been slower than plain decoding
+(it is tried again now and then), and never when the round could lose more than the turn's
+allowance has left. So a turn starts with what is known, and gives up early where it does not
+hold.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from dartree_core.config import TreeConfig
-from dartree_core.draft.drafter import Drafter
+from dartree_core.engine.allowance import Allowance, Losses
+from dartree_core.engine.calibration import Calibration
 from dartree_core.engine.costs import PassCosts
 from dartree_core.events import RoundDone
 
-_EDGES = (-8.0, -6.0, -5.0, -4.0, -3.25, -2.5, -2.0, -1.5, -1.1, -0.8, -0.5, -0.25, -0.1)
-_PRIOR = 12.0
-"""Observations a bin's prior, the score taken at its word, counts for."""
-_FADE = 0.995
-"""How fast calibration forgets; texts change."""
-_RECENT = 0.93
-"""How fast the speed of speculation forgets: half a dozen rounds weigh most."""
-_TRIAL = 6
-"""Rounds speculated before the first verdict."""
+if TYPE_CHECKING:
+    from dartree_core.draft.drafter import Drafter
+
+_RECENT = 0.9
+"""How fast the speed of a turn's speculation forgets: ten rounds weigh most."""
+_LONG = 0.995
+"""How fast the speed over all turns forgets."""
+_KNOWN = 4.0
+"""Rounds that the speed over all turns counts for in a turn's own."""
+_TRUST = 0.5
+"""Share of the expected tokens in a round's worth, beside the tokens it got. What was expected
+varies less from round to round, what came is unbiased."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 6, 48
 """Plain rounds between two tries, doubling while they fail."""
-_WINDOW, _LOSS = 64, 0.03
-"""Over this many rounds, the share of plain decoding's time that tries may cost."""
+_UNKNOWN_DRAFT = 0.25
+"""Plain steps that a draft is taken to cost before one was timed."""
+_TIMED = 9
+"""Timings whose median counts: a few that were interrupted do not move it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +54,14 @@ class RoundPlan:
         depth: Deepest node worth building; None for no opinion.
         width: Nodes per depth worth building; None for no opinion.
         note: Why not to draft, or "".
+        affordable: False when the round may not even try what something else recommends.
     """
 
     draft: bool = True
     depth: int | None = None
     width: int | None = None
     note: str = ""
+    affordable: bool = True
 
     def adjust(self, tree: TreeConfig, drafter: Drafter) -> TreeConfig:
         """The round's settings: no wider and no deeper than planned, so neither is the block."""
@@ -60,32 +72,8 @@ class RoundPlan:
         return replace(tree, width=min(tree.width, self.width), block_size=size)
 
 
-class Calibration:
-    """From path score to the chance that the target walks there, learnt from verified nodes."""
-
-    def __init__(self) -> None:
-        self._seen = [0.0] * (len(_EDGES) + 1)
-        self._hits = [0.0] * (len(_EDGES) + 1)
-
-    def chance(self, path_logp: float) -> float:
-        """Estimated probability that a node with this path score is accepted."""
-        at = bisect_left(_EDGES, path_logp)
-        prior = math.exp(path_logp)
-        return (self._hits[at] + _PRIOR * prior) / (self._seen[at] + _PRIOR)
-
-    def learn(self, path_logp: Sequence[float], accepted: Sequence[bool]) -> None:
-        """Verified nodes and what became of them."""
-        for i in range(len(self._seen)):
-            self._seen[i] *= _FADE
-            self._hits[i] *= _FADE
-        for score, hit in zip(path_logp, accepted, strict=True):
-            at = bisect_left(_EDGES, score)
-            self._seen[at] += 1
-            self._hits[at] += hit
-
-
 class BudgetPolicy:
-    """One per decoder: what it learns serves all its turns.
+    """What one way of drafting has shown itself to be worth, over all turns.
 
     Args:
         costs: Cost of target passes.
@@ -94,94 +82,197 @@ class BudgetPolicy:
 
     def __init__(self, costs: PassCosts, slots: int) -> None:
         self.costs = costs
+        self.slots = slots
         self.calibration = Calibration()
-        self._slots = slots
-        self._tokens = self._ms = 0.0
-        self._speculated = 0
-        self._pause, self._waited = _FIRST_PAUSE, 0
-        self._heights: deque[int] = deque(maxlen=8)
-        self._sizes: deque[int] = deque(maxlen=8)
-        self._window: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+        self.losses = Losses()
+        self.heights: deque[int] = deque(maxlen=8)
+        self.sizes: deque[int] = deque(maxlen=8)
+        self._draft_ms: deque[float] = deque(maxlen=_TIMED)
+        self._host_ms: deque[float] = deque(maxlen=_TIMED)
+        self._rounds = self._tokens = self._steps = 0.0
+
+    def turn(self, limit: int) -> TurnBudget:
+        """The account of a new turn, whose rounds may emit `limit` tokens."""
+        return TurnBudget(self, limit)
 
     @property
-    def plain_rate(self) -> float:
-        """Tokens per millisecond of plain decoding."""
-        return 1.0 / self.costs(1)
+    def step_ms(self) -> float:
+        """Milliseconds in which plain decoding emits a token: a pass and the host's work."""
+        return self.costs(1) + (median(self._host_ms) if self._host_ms else 0.0)
+
+    @property
+    def draft_ms(self) -> float:
+        """Milliseconds of drafting and building a tree, the recent median."""
+        return median(self._draft_ms) if self._draft_ms else _UNKNOWN_DRAFT * self.costs(1)
+
+    @property
+    def known(self) -> tuple[float, float]:
+        """Tokens and plain steps of an average drafted round; zeros before any."""
+        if not self._rounds:
+            return 0.0, 0.0
+        return self._tokens / self._rounds, self._steps / self._rounds
+
+    def timed(self, host_ms: float, draft_ms: float | None = None) -> None:
+        """A round's host work took `host_ms`, and its draft, if it had one, `draft_ms`.
+
+        A draft cannot move the estimate by more than its size: the first of a process, or one
+        that was interrupted, says little about the next.
+        """
+        self._host_ms.append(host_ms)
+        if draft_ms is not None:
+            self._draft_ms.append(min(draft_ms, 2 * self.draft_ms))
+
+    def learn(self, worth: float, steps: float, height: int, size: int) -> None:
+        """A drafted round was worth `worth` tokens and took `steps`; its tree's shape."""
+        self._rounds = self._rounds * _LONG + 1
+        self._tokens = self._tokens * _LONG + worth
+        self._steps = self._steps * _LONG + steps
+        self.heights.append(height)
+        self.sizes.append(size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What later processes should start with, JSON-ready."""
+        return {
+            "rounds": round(self._rounds, 2),
+            "tokens": round(self._tokens, 2),
+            "steps": round(self._steps, 2),
+            "draft_ms": round(self.draft_ms, 4),
+            "calibration": self.calibration.to_dict(),
+        }
+
+    def restore(self, data: object) -> None:
+        """Start with what an earlier process learnt; anything but `to_dict`'s is ignored."""
+        if not isinstance(data, Mapping):
+            return
+        try:
+            calibration = Calibration.from_dict(data["calibration"])
+            figures = [float(data[name]) for name in ("rounds", "tokens", "steps", "draft_ms")]
+        except (KeyError, TypeError, ValueError):
+            return
+        # A comparison with NaN is false.
+        if not all(0 < figure < 1e9 for figure in figures):
+            return
+        self.calibration = calibration
+        self._rounds, self._tokens, self._steps = figures[:3]
+        self._draft_ms.append(figures[3])
+
+
+class TurnBudget:
+    """Sizes the rounds of one turn; see `BudgetPolicy.turn`."""
+
+    def __init__(self, policy: BudgetPolicy, limit: int) -> None:
+        self._policy = policy
+        self._allowance = Allowance(limit, policy.losses)
+        self._tokens = self._steps = 0.0
+        self._pause = _FIRST_PAUSE
+        self._waited = _FIRST_PAUSE  # a turn starts with a try
+        self._expected = 1.0
+        self._drafts = 0
+
+    @property
+    def drafted(self) -> bool:
+        """True when a round of this turn drafted."""
+        return self._drafts > 0
+
+    @property
+    def lost(self) -> float:
+        """Plain steps this turn is behind plain decoding; negative when ahead."""
+        return self._allowance.lost
 
     @property
     def gain(self) -> float | None:
         """Speed of recent speculation over plain decoding; None before any."""
-        return self._tokens / self._ms / self.plain_rate if self._ms else None
+        tokens, steps = self._policy.known
+        spent = self._steps + _KNOWN * steps
+        return (self._tokens + _KNOWN * tokens) / spent if spent else None
 
     @property
     def rate(self) -> float:
         """Tokens per millisecond that time is worth now."""
-        return self.plain_rate * max(1.0, self.gain or 1.0)
+        return max(1.0, self.gain or 1.0) / self._policy.step_ms
 
     def plan(self) -> RoundPlan:
         """Decide on the next round before anything is drafted."""
-        depth = min(self._slots, max(self._heights, default=3) + 1)
-        width = min(12, max(4, max(self._sizes, default=8)))
+        policy = self._policy
+        if policy.draft_ms > self._allowance.left * policy.step_ms:
+            note = "plain: drafting has lost what it may lose for now"
+            return RoundPlan(draft=False, note=note, affordable=False)
         gain = self.gain
-        losing = gain is not None and gain < 1.0 and self._speculated >= _TRIAL
-        if not losing and not self._overdrawn():
-            return RoundPlan(True, depth, width)
-        if self._waited >= self._pause and not self._overdrawn():
-            return RoundPlan(True, depth, width)
-        return RoundPlan(
-            draft=False,
-            note=f"plain: drafting has been running at {gain or 0:.2f}x plain decoding",
-        )
-
-    def _overdrawn(self) -> bool:
-        """True when speculation has cost more than it may over the window."""
-        spent = sum(ms for ms, _ in self._window)
-        plain = sum(ms for _, ms in self._window)
-        return len(self._window) >= _TRIAL and spent > (1 + _LOSS) * plain
+        if gain is not None and gain < 1.0 and self._waited < self._pause:
+            note = f"plain: drafting has been running at {gain:.2f}x plain decoding"
+            return RoundPlan(draft=False, note=note)
+        depth = min(policy.slots, max(policy.heights, default=3) + 1)
+        width = min(12, max(4, max(policy.sizes, default=8)))
+        return RoundPlan(True, depth, width)
 
     def size(self, path_logp: Sequence[float]) -> tuple[int, float]:
         """How many nodes to verify, of candidates in the order they would be kept.
 
+        Never so many that the round, should none be accepted, costs more than may be lost.
+
         Returns:
             The number of nodes, and the tokens expected of the round with them.
         """
-        rate = self.rate
-        best, best_value, expected = 0, 1.0 - rate * self.costs(1), 1.0
+        policy, rate = self._policy, self.rate
+        plain_ms = policy.costs(1)
+        spare_ms = self._allowance.left * policy.step_ms - policy.draft_ms
+        best, best_value, self._expected = 0, 1.0 - rate * plain_ms, 1.0
         tokens = 1.0
         for n, score in enumerate(path_logp, start=1):
-            tokens += self.calibration.chance(score)
-            value = tokens - rate * self.costs(n + 1)
+            ms = policy.costs(n + 1)
+            if ms - plain_ms > spare_ms:
+                break
+            tokens += policy.calibration.chance(score)
+            value = tokens - rate * ms
             if value > best_value:
-                best, best_value, expected = n, value, tokens
-        return best, expected
+                best, best_value, self._expected = n, value, tokens
+        return best, self._expected
 
-    def learn(self, done: RoundDone, *, drafted: bool) -> None:
-        """A round is over: update costs, calibration and the running balance."""
-        verify_ms = done.ms["verify"]
+    def learn(
+        self, done: RoundDone, *, drafted: bool, estimates: Sequence[float] | None = None
+    ) -> None:
+        """A round is over: update costs, calibration and the accounts.
+
+        Args:
+            done: The round.
+            drafted: False when it was decoded plainly.
+            estimates: Per node what `size` saw of it, where that is not its path score.
+        """
+        host_ms = done.ms["tree_setup"] + done.ms["commit"]
         if not drafted:
-            self.after_plain(verify_ms)
+            self.after_plain(done.ms["verify"], host_ms)
             return
         tree = done.tree
+        scores = tree.path_logp if estimates is None else estimates
         verified = [i for i in range(1, len(tree)) if tree.kept[i]]
-        self.calibration.learn(
-            [tree.path_logp[i] for i in verified], [tree.state[i] == "hit" for i in verified]
+        self._policy.calibration.learn(
+            [scores[i] for i in verified], [tree.state[i] == "hit" for i in verified]
         )
         self.after_tree(
             tokens=len(done.accepted),
             rows=len(verified) + 1,
             height=tree.height,
-            draft_ms=sum(done.ms.values()) - verify_ms,
-            verify_ms=verify_ms,
+            draft_ms=done.ms["draft"] + done.ms["tree_build"],
+            verify_ms=done.ms["verify"],
+            host_ms=host_ms,
         )
 
-    def after_plain(self, ms: float) -> None:
-        """A round without a draft took `ms`."""
-        self.costs.observe(1, ms)
+    def after_plain(self, verify_ms: float, host_ms: float = 0.0) -> None:
+        """A round without a draft."""
+        self._policy.costs.observe(1, verify_ms)
+        self._policy.timed(host_ms)
         self._waited += 1
-        self._window.append((self.costs(1), self.costs(1)))
+        self._allowance.book(1.0, 1)
 
     def after_tree(
-        self, *, tokens: int, rows: int, height: int, draft_ms: float, verify_ms: float
+        self,
+        *,
+        tokens: int,
+        rows: int,
+        height: int,
+        draft_ms: float,
+        verify_ms: float,
+        host_ms: float = 0.0,
     ) -> None:
         """A drafted round emitted `tokens`.
 
@@ -189,21 +280,25 @@ class BudgetPolicy:
             tokens: Tokens the target confirmed, the bonus included.
             rows: Rows of the pass, the root included.
             height: Depth of the deepest verified node.
-            draft_ms: Time of drafting, building and bookkeeping.
+            draft_ms: Time of drafting and building.
             verify_ms: Time of the pass and the walk.
+            host_ms: Time of everything that a plain round has too.
         """
-        self.costs.observe(rows, verify_ms)
-        spent = draft_ms + self.costs(rows)
-        self._tokens = self._tokens * _RECENT + tokens
-        self._ms = self._ms * _RECENT + spent
-        self._speculated += 1
-        self._heights.append(height)
-        self._sizes.append(rows - 1)
-        self._window.append((spent, tokens * self.costs(1)))
-        if self._speculated <= _TRIAL:
-            return
+        policy = self._policy
+        policy.costs.observe(rows, verify_ms)
+        policy.timed(host_ms, draft_ms)
+        plain_ms = policy.costs(1)
+        # Booked at what such a round costs, not at what a busy machine made of this one.
+        draft_ms = min(draft_ms, 2 * policy.draft_ms)
+        steps = 1.0 + (draft_ms + policy.costs(rows) - plain_ms) / policy.step_ms
+        worth = _TRUST * self._expected + (1 - _TRUST) * tokens
+        self._tokens = self._tokens * _RECENT + worth
+        self._steps = self._steps * _RECENT + steps
+        policy.learn(worth, steps, height, rows - 1)
+        self._allowance.book(steps, tokens)
+        self._drafts += 1
         if (self.gain or 0.0) >= 1.0:
             self._pause = _FIRST_PAUSE
-        elif self._waited:
+        elif self._waited and self._drafts > 1:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         self._waited = 0

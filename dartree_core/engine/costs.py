@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import statistics
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -17,9 +18,13 @@ ROWS = (1, 2, 3, 5, 9, 17, 33, 65)
 """Sizes measured: a plain step, then trees of 1 to 64 nodes with their root."""
 _CONTEXT = 256
 _REPEATS = 3
-_FRESH = 0.08
-_COMMON = 0.04
+_FRESH = 0.05
+_COMMON = 0.03
 """Weights of a new observation against the estimates so far: of the same size, of all sizes."""
+_SURPRISE = 1.25
+"""Most that one observation may differ from the estimate, as a factor; more counts as this."""
+_PATIENCE = 3
+"""So many surprises in a row, all to the same side, are no accident and count in full."""
 
 
 class PassCosts:
@@ -32,6 +37,7 @@ class PassCosts:
     def __init__(self, ms: Mapping[int, float]) -> None:
         self._rows = sorted(ms)
         self._ms = {n: ms[n] for n in self._rows}
+        self._surprises: list[float] = []
 
     def __call__(self, rows: int) -> float:
         """Expected milliseconds of a pass over `rows` rows."""
@@ -53,10 +59,23 @@ class PassCosts:
         a busy machine or a longer context, makes every size slow.
         """
         factor = ms / self(rows)
-        # One pass that was interrupted says nothing about the next.
-        factor = min(max(factor, 0.5), 2.0)
+        if 1 / _SURPRISE <= factor <= _SURPRISE:
+            self._surprises.clear()
+            self._move(rows, factor, _FRESH, _COMMON)
+            return
+        # One pass that was interrupted says little about the next.
+        self._move(rows, min(max(factor, 1 / _SURPRISE), _SURPRISE), _FRESH, _COMMON)
+        if self._surprises and (self._surprises[-1] > 1) != (factor > 1):
+            self._surprises.clear()
+        self._surprises.append(factor)
+        if len(self._surprises) == _PATIENCE:
+            self._move(rows, statistics.median(self._surprises), 0.5, 0.5)
+            self._surprises.clear()
+
+    def _move(self, rows: int, factor: float, fresh: float, common: float) -> None:
+        """Multiply the sizes nearest to `rows`, and all sizes, by weighted shares of `factor`."""
         for n in self._rows:
-            self._ms[n] *= 1 + _COMMON * (factor - 1)
+            self._ms[n] *= 1 + common * (factor - 1)
         at = min(bisect_left(self._rows, rows), len(self._rows) - 1)
         near = {self._rows[at]: 1.0}
         if at > 0 and self._rows[at] != rows:
@@ -64,7 +83,7 @@ class PassCosts:
             share = min(1.0, (rows - low) / (high - low))
             near = {low: 1 - share, high: share}
         for n, weight in near.items():
-            self._ms[n] *= 1 + _FRESH * weight * (factor - 1)
+            self._ms[n] *= 1 + fresh * weight * (factor - 1)
 
     def to_dict(self) -> dict[str, float]:
         """Rows (as text) to milliseconds."""
@@ -108,29 +127,30 @@ def costs_of(target: Target, memory: Memory) -> PassCosts:
     A measurement counts for one device, dtype, code path, thread count, PyTorch version and
     model; anything else measures anew.
     """
-    key = _key(target)
-    known = memory.recall(key)
+    known = memory.recall(_key(target))
     if isinstance(known, dict) and known:
         return PassCosts({int(n): float(ms) for n, ms in known.items()})
     costs = measure(target)
-    memory.remember(key, costs.to_dict())
+    remember_costs(target, costs, memory)
     return costs
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def remember_costs(target: Target, costs: PassCosts, memory: Memory) -> None:
+    """Keep costs as they are now for later processes: a measurement on a busy machine mends."""
+    memory.remember(_key(target), costs.to_dict())
 
 
-def _key(target: Target) -> str:
+def identity(target: Target) -> str:
+    """Everything a measurement of this target depends on, as text."""
     device = target.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    shape = f"{target.num_layers} x {target.hidden_size}, {target.vocab_size} tokens"
     return " | ".join(
         str(part)
         for part in (
-            "costs",
             target.label,
             target.revision,
+            shape,
             device,
             name or platform.machine(),
             target.weight_dtype,
@@ -139,3 +159,12 @@ def _key(target: Target) -> str:
             torch.__version__,
         )
     )
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _key(target: Target) -> str:
+    return f"costs | {identity(target)}"

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+_MOST = 200
+"""Entries kept; models that are tried once should not slow every later start."""
+
 
 class Memory:
     """What was measured on this machine, by a key that says all it depends on.
@@ -24,13 +27,16 @@ class Memory:
         return self._read().get(key)
 
     def remember(self, key: str, value: Any) -> None:
-        """Keep a JSON-ready value for later processes."""
+        """Keep a JSON-ready value for later processes; the oldest entries make room."""
         if self.path is None:
             return
         partial = self.path.with_suffix(".tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({**self._read(), key: value}, indent=1)
+            known = self._read()
+            known.pop(key, None)
+            known[key] = value
+            text = json.dumps(dict(list(known.items())[-_MOST:]), indent=1)
             partial.write_text(text, encoding="utf-8")
             partial.replace(self.path)
         except OSError:

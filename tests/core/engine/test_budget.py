@@ -1,8 +1,8 @@
-"""Budget auto: what it verifies, when it decodes plainly, and what it may cost."""
+"""Budget auto: what it verifies, when it decodes plainly, and what a decoder does with it."""
 
 from __future__ import annotations
 
-import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dartree_core.config import AUTO_LIMIT, DecodeConfig, TreeConfig
-from dartree_core.engine.budget import BudgetPolicy, Calibration
-from dartree_core.engine.costs import ROWS, PassCosts, costs_of, measure
+from dartree_core.engine import Decoder
+from dartree_core.engine.budget import BudgetPolicy, TurnBudget
+from dartree_core.engine.costs import PassCosts
 from dartree_core.events import RoundDone
 from dartree_core.models.memory import Memory
 from tests.core import tiny
@@ -20,150 +21,135 @@ FLAT = PassCosts({1: 10.0, 65: 10.0})
 """Rows cost nothing: a GPU far from its limits."""
 STEEP = PassCosts({1: 10.0, 65: 650.0})
 """Every row costs a whole step: nothing can pay."""
+LONG = 10_000
+
+
+def turn(costs: PassCosts, slots: int = 7, limit: int = LONG) -> TurnBudget:
+    return BudgetPolicy(costs, slots).turn(limit)
 
 
 def test_free_rows_are_all_verified() -> None:
-    policy = BudgetPolicy(FLAT, slots=7)
     scores = [-0.1 * i for i in range(1, 41)]
-    size, expected = policy.size(scores)
+    size, expected = turn(FLAT).size(scores)
     assert size == 40
     assert expected > 2
 
 
 def test_rows_that_cost_a_step_are_not_worth_a_guess() -> None:
-    policy = BudgetPolicy(STEEP, slots=7)
-    size, expected = policy.size([-0.5, -1.0, -3.0])
-    assert (size, expected) == (0, 1.0)
+    assert turn(STEEP).size([-0.5, -1.0, -3.0]) == (0, 1.0)
 
 
 @given(
     scores=st.lists(st.floats(-12, 0), max_size=64).map(lambda x: sorted(x, reverse=True)),
     step=st.floats(1, 100),
     row=st.floats(0.01, 50),
+    draft=st.floats(0, 0.9),
 )
-def test_the_size_chosen_is_the_best_prefix(scores: list[float], step: float, row: float) -> None:
+def test_the_size_chosen_is_the_best_the_turn_can_afford(
+    scores: list[float], step: float, row: float, draft: float
+) -> None:
     policy = BudgetPolicy(PassCosts({1: step, 65: step + 64 * row}), slots=7)
-    size, expected = policy.size(scores)
+    policy.timed(0.0, draft * step)
+    budget = policy.turn(LONG)
+    size, expected = budget.size(scores)
 
-    def value(n: int) -> float:
-        tokens = 1 + sum(policy.calibration.chance(s) for s in scores[:n])
-        return tokens - policy.rate * policy.costs(n + 1)
+    def tokens(n: int) -> float:
+        return 1 + sum(policy.calibration.chance(s) for s in scores[:n])
 
-    best = max(value(n) for n in range(len(scores) + 1))
-    assert value(size) == pytest.approx(best)
-    assert expected == pytest.approx(1 + sum(policy.calibration.chance(s) for s in scores[:size]))
-
-
-def test_calibration_unlearns_an_overconfident_head() -> None:
-    calibration = Calibration()
-    assert calibration.chance(-0.05) > 0.9
-    for i in range(400):
-        calibration.learn([-0.05, -2.2], [i % 4 == 0, False])
-    assert calibration.chance(-0.05) == pytest.approx(0.25, abs=0.08)
-    assert calibration.chance(-2.2) < 0.02
-    # What was never seen keeps its score's word.
-    assert calibration.chance(-0.9) == pytest.approx(2.718 ** (-0.9), rel=0.01)
+    # A new turn may lose 2% of 48 plain steps.
+    spare = 0.96 * step - policy.draft_ms
+    affordable = [n for n in range(len(scores) + 1) if n * row <= spare * (1 + 1e-9)] or [0]
+    best = max(tokens(n) - budget.rate * policy.costs(n + 1) for n in affordable)
+    assert tokens(size) - budget.rate * policy.costs(size + 1) == pytest.approx(best, abs=1e-6)
+    assert expected == pytest.approx(tokens(size))
+    assert size in affordable
 
 
-def simulate(policy: BudgetPolicy, rounds: int, chance: float, draft_ms: float) -> float:
-    """Time of `rounds` rounds over that of plain decoding of the same tokens.
-
-    Chains of three nodes whose scores promise 0.6 each, and which come true with `chance`.
-    """
-    dice = random.Random(1)
-    spent = plain = 0.0
-    for _ in range(rounds):
-        plan = policy.plan()
-        if not plan.draft:
-            policy.after_plain(10.0)
-            spent, plain = spent + 10.0, plain + 10.0
-            continue
-        scores = [-0.51, -1.02, -1.53]
-        size, _ = policy.size(scores)
-        accepted = 0
-        while accepted < size and dice.random() < chance:
-            accepted += 1
-        hits = [i < accepted for i in range(size)]
-        policy.calibration.learn(scores[:size], hits)
-        verify_ms = policy.costs(size + 1)
-        policy.after_tree(
-            tokens=accepted + 1,
-            rows=size + 1,
-            height=size,
-            draft_ms=draft_ms,
-            verify_ms=verify_ms,
-        )
-        spent += draft_ms + verify_ms
-        plain += 10.0 * (accepted + 1)
-    return spent / plain
+def test_a_turn_without_means_does_not_draft() -> None:
+    policy = BudgetPolicy(FLAT, slots=7)
+    policy.timed(0.0, 4.0)
+    assert policy.turn(48).plan().draft
+    for _ in range(9):
+        policy.timed(0.0, 8.0)
+    # Half a plain step is all that so short a turn may lose.
+    assert not policy.turn(8).plan().draft
+    assert "may lose" in policy.turn(8).plan().note
 
 
-@pytest.mark.parametrize("draft_ms", [1.0, 4.0, 9.0])
-@pytest.mark.parametrize("chance", [0.0, 0.2, 0.5])
-def test_a_drafter_that_does_not_pay_costs_next_to_nothing(chance: float, draft_ms: float) -> None:
-    policy = BudgetPolicy(PassCosts({1: 10.0, 65: 10.0 + 64 * 8.0}), slots=3)
-    assert simulate(policy, 400, chance, draft_ms) < 1.04
+def test_a_losing_turn_pauses_and_tries_again() -> None:
+    budget = turn(FLAT)
+    lost: dict[str, Any] = {"tokens": 1, "rows": 2, "height": 1, "draft_ms": 0.3, "verify_ms": 10.0}
+    assert budget.plan().draft
+    budget.after_tree(**lost)
+    waits = []
+    for _ in range(4):
+        waits.append(0)
+        while not budget.plan().draft:
+            assert "running at 0.9" in budget.plan().note
+            budget.after_plain(10.0)
+            waits[-1] += 1
+        budget.after_tree(**lost)
+    assert waits == [6, 12, 24, 48]
+    # Once it pays, it goes on.
+    budget.after_tree(**{**lost, "tokens": 9})
+    assert budget.plan().draft
 
 
-def test_a_drafter_that_pays_is_used() -> None:
-    policy = BudgetPolicy(PassCosts({1: 10.0, 65: 10.0 + 64 * 0.5}), slots=3)
-    assert simulate(policy, 400, 0.9, 1.0) < 0.5
-    assert policy.gain is not None
-    assert policy.gain > 2
+def test_what_a_turn_learns_serves_the_next() -> None:
+    policy = BudgetPolicy(PassCosts({1: 10.0, 65: 74.0}), slots=7)
+    first = policy.turn(LONG)
+    assert first.gain is None
+    for _ in range(6):
+        first.after_tree(tokens=4, rows=9, height=4, draft_ms=3.0, verify_ms=18.0)
+    second = policy.turn(LONG)
+    assert second.gain is not None
+    assert second.gain > 1.0
+    assert policy.draft_ms == 3.0
+    assert second.plan().depth == 5
 
 
-def test_a_drafter_that_gets_better_is_tried_again() -> None:
-    policy = BudgetPolicy(PassCosts({1: 10.0, 65: 10.0 + 64 * 2.0}), slots=3)
-    simulate(policy, 200, 0.0, 2.0)
-    assert not policy.plan().draft
-    assert "plain" in policy.plan().note
-    simulate(policy, 300, 0.95, 2.0)
-    assert policy.plan().draft
+def test_an_interrupted_draft_hardly_moves_the_estimate() -> None:
+    policy = BudgetPolicy(FLAT, slots=7)
+    for ms in (3.0, 3.1, 2.9, 400.0, 3.0):
+        policy.timed(0.5, ms)
+    assert policy.draft_ms < 3.5
+    assert policy.step_ms == 10.5
 
 
-@given(ms=st.lists(st.floats(0.1, 1000), min_size=2, max_size=8), rows=st.integers(1, 100))
-def test_costs_between_measured_sizes_lie_between(ms: list[float], rows: int) -> None:
-    sizes = ROWS[: len(ms)]
-    costs = PassCosts(dict(zip(sizes, ms, strict=True)))
-    for size, wanted in zip(sizes, ms, strict=True):
-        assert costs(size) == pytest.approx(wanted)
-    below = max((s for s in sizes if s <= rows), default=sizes[0])
-    above = min((s for s in sizes if s >= rows), default=sizes[-1])
-    if rows <= sizes[-1]:
-        low, high = sorted((costs(below), costs(above)))
-        assert low - 1e-6 <= costs(rows) <= high + 1e-6
+def test_what_is_learnt_survives_the_process() -> None:
+    policy = BudgetPolicy(FLAT, slots=7)
+    budget = policy.turn(LONG)
+    for _ in range(5):
+        policy.calibration.learn([-0.1, -2.0], [False, False])
+        budget.after_tree(tokens=2, rows=9, height=4, draft_ms=3.0, verify_ms=10.0)
+    later = BudgetPolicy(FLAT, slots=7)
+    later.restore(policy.to_dict())
+    assert later.known == pytest.approx(policy.known, rel=0.01)
+    assert later.draft_ms == pytest.approx(policy.draft_ms)
+    assert later.calibration.chance(-0.1) == pytest.approx(
+        policy.calibration.chance(-0.1), abs=1e-3
+    )
+    assert later.turn(LONG).gain == pytest.approx(policy.turn(LONG).gain, rel=0.01)
 
 
-def test_costs_follow_what_is_observed() -> None:
-    costs = PassCosts({1: 10.0, 9: 20.0, 65: 100.0})
-    for _ in range(200):
-        costs.observe(9, 40.0)
-    assert costs(9) == pytest.approx(40.0, rel=0.05)
-    assert costs(1) > 10.0
-    once = PassCosts({1: 10.0})
-    once.observe(1, 1e6)
-    assert once(1) < 12.0
-
-
-def test_measured_costs_are_remembered(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tiny.trained("tied").target
-    memory = Memory(tmp_path / "measured.json")
-    first = costs_of(target, memory)
-    assert set(first.to_dict()) == {str(n) for n in ROWS}
-    monkeypatch.setattr("dartree_core.engine.costs.measure", None)
-    assert costs_of(target, memory).to_dict() == first.to_dict()
-
-
-def test_more_rows_never_seem_to_cost_less() -> None:
-    costs = measure(tiny.trained("tied").target)
-    found = [costs(n) for n in ROWS]
-    assert found == sorted(found)
-
-
-def test_a_short_context_is_measured_as_far_as_it_goes() -> None:
-    target = tiny.target("llama")
-    assert target.max_positions == 128
-    assert measure(target).to_dict().keys() >= {"1", "33"}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rounds": float("nan")},
+        {"rounds": -1},
+        {"steps": "many"},
+        {"calibration": {"seen": [1], "hits": [1]}},
+        {"calibration": None},
+    ],
+)
+def test_a_damaged_memory_is_ignored(change: dict[str, Any]) -> None:
+    policy = BudgetPolicy(FLAT, slots=7)
+    policy.turn(LONG).after_tree(tokens=2, rows=9, height=4, draft_ms=3.0, verify_ms=10.0)
+    for data in ({**policy.to_dict(), **change}, None, [1], {}):
+        later = BudgetPolicy(FLAT, slots=7)
+        later.restore(data)
+        assert later.known == (0.0, 0.0)
+        assert later.turn(LONG).gain is None
 
 
 @pytest.mark.parametrize("method", ["dartree", "dartree-fixed", "ddtree"])
@@ -183,19 +169,59 @@ def test_auto_changes_nothing_but_time(method: Any, temperature: float) -> None:
         if done.tree.num_verified:
             assert done.expected is not None
             assert done.expected > 1
-    decoder._policies.clear()
 
 
 def test_auto_says_why_it_does_not_draft() -> None:
     decoder = tiny.trained("tied")
-    policy = decoder._policies[False] = BudgetPolicy(STEEP, slots=7)
-    for _ in range(10):
-        policy.after_tree(tokens=1, rows=9, height=3, draft_ms=5.0, verify_ms=90.0)
-    try:
-        config = DecodeConfig(tree=TreeConfig(budget="auto"), max_new_tokens=6)
-        rounds = tiny.rounds(list(decoder.stream([7, 100, 31], config)))
-        assert rounds[0].note.startswith("plain: ")
-        assert rounds[0].budget == 0
-        assert len(rounds[0].tree) == 1
-    finally:
-        decoder._policies.clear()
+    decoder = Decoder(decoder.target, decoder.drafter)
+    policy = decoder.budget_policy()
+    policy.losses.book(1.9)
+    policy.timed(0.0, policy.costs(1))
+    config = DecodeConfig(tree=TreeConfig(budget="auto"), max_new_tokens=6)
+    rounds = tiny.rounds(list(decoder.stream([7, 100, 31], config)))
+    assert rounds[0].note.startswith("plain: ")
+    assert rounds[0].budget == 0
+    assert len(rounds[0].tree) == 1
+
+
+def test_ways_of_drafting_learn_apart_and_share_costs() -> None:
+    trained = tiny.trained("tied")
+    decoder = Decoder(trained.target, trained.drafter)
+    policies = [
+        decoder.budget_policy(),
+        decoder.budget_policy("ddtree"),
+        decoder.budget_policy("dartree", "sampled"),
+        decoder.budget_policy("dartree", "coupled"),
+    ]
+    assert len({id(p) for p in policies}) == 4
+    assert len({id(p.costs) for p in policies}) == 1
+    assert decoder.budget_policy() is policies[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({}, "greedy"),
+        ({"temperature": 0.8}, "coupled"),
+        ({"temperature": 0.8, "coupled": False}, "sampled"),
+    ],
+)
+def test_a_decoder_remembers_what_its_turns_taught(
+    tmp_path: Path, change: dict[str, Any], kind: Any
+) -> None:
+    trained = tiny.trained("tied")
+    assert trained.drafter is not None
+    memory = Memory(tmp_path / "measured.json")
+    config = DecodeConfig(tree=TreeConfig(budget="auto"), max_new_tokens=32).with_changes(**change)
+    decoder = Decoder(trained.target, trained.drafter, memory=memory)
+    decoder.generate([7, 100, 31, 8, 250], config)
+    learnt = decoder.budget_policy("dartree", kind)
+    assert learnt.known[0] >= 1
+    later = Decoder(trained.target, trained.drafter, memory=memory)
+    assert later.budget_policy("dartree", kind).known == pytest.approx(learnt.known, rel=0.02)
+    assert later.budget_policy("ddtree", kind).known == (0.0, 0.0)
+    # Other weights under the same name are another drafter.
+    other = tiny.drafter(trained.target)
+    other.label = trained.drafter.label
+    stranger = Decoder(trained.target, other, memory=memory)
+    assert stranger.budget_policy("dartree", kind).known == (0.0, 0.0)

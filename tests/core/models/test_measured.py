@@ -40,6 +40,17 @@ def test_a_memory_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     assert Memory().recall("a") is None
 
 
+def test_the_oldest_measurements_make_room(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "measured.json")
+    for i in range(200):
+        memory.remember(f"key {i}", i)
+    memory.remember("key 0", "anew")
+    memory.remember("one more", 1)
+    assert memory.recall("key 0") == "anew"
+    assert memory.recall("key 1") is None
+    assert memory.recall("key 2") == 2
+
+
 def test_a_kernel_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(tmp_path / "measured.json")
     weight = torch.randn(8, 8)
