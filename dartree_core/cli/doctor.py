@@ -115,7 +115,7 @@ def _satisfies(version: str, wanted: str) -> bool:
 
 
 def _devices() -> Section:
-    from dartree_core.cli import machine
+    from dartree_core import machine
 
     section = Section("devices")
     seen = machine.look()
@@ -188,6 +188,16 @@ def _torch(section: Section) -> None:
         )
     else:
         why = "half the memory traffic; near ties may round otherwise than in plain decoding"
+    if device.type == "cuda":
+        from dartree_core.models.graphs import ENV, wanted
+
+        off = f"off: {ENV} is {os.environ.get(ENV)!r}"
+        on = "on: passes, drafts and trees are recorded once per shape and replayed"
+        section.add("cuda graphs", on if wanted(device) else off)
+        try:
+            section.add("fused kernels", f"by Triton {metadata.version('triton')}")
+        except metadata.PackageNotFoundError:
+            section.add("fused kernels", "none: this PyTorch came without Triton")
     native = (
         device.type != "cuda"
         or dtype != "bfloat16"

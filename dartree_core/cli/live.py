@@ -120,4 +120,8 @@ def status_line(metrics: RunningMetrics, last: RoundDone | None) -> str:
     if last is not None and last.tree.num_verified:
         parts.append(f"round {last.round + 1}: {len(last.accepted) - 1} accepted")
         parts.append(f"tree {last.tree.num_verified} of {len(last.tree) - 1}")
+        if last.expected is not None:
+            parts.append(f"expected {last.expected:.1f}, got {len(last.accepted)}")
+    elif last is not None and last.note:
+        parts.append(last.note)
     return " · ".join(parts)

@@ -18,6 +18,7 @@ class Outcome:
         metrics: Its figures, with the lists per step.
         plain: The end and figures of the plain turn of `--compare-ar`, or None.
         load_s: Seconds until models were ready.
+        profile: What `--profile` found, or None.
     """
 
     def __init__(self, config: DecodeConfig) -> None:
@@ -27,6 +28,7 @@ class Outcome:
         self.plain: TurnFinished | None = None
         self.plain_running = RunningMetrics()
         self.load_s = 0.0
+        self.profile: dict[str, Any] | None = None
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -67,4 +69,6 @@ class Outcome:
         comparison = self.comparison()
         if comparison is not None:
             out["compare"] = comparison
+        if self.profile is not None:
+            out["profile"] = self.profile
         return out

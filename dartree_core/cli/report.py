@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dartree_core.cli.outcome import Outcome
+from dartree_core.cli.profile import profile_rows
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -80,6 +81,8 @@ def _rows(outcome: Outcome, metrics: dict[str, Any]) -> list[tuple[str, str]]:
             )
         else:
             rows.append(("against AR", f"too short to measure; {same}"))
+    if outcome.profile is not None:
+        rows += profile_rows(outcome.profile)
     return rows
 
 

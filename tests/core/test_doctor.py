@@ -13,9 +13,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from dartree_core import machine
 from dartree_core.bundles import fetch, registry
 from dartree_core.cli import doctor as module
-from dartree_core.cli import machine
 from dartree_core.cli.doctor import Finding, doctor, examine
 from tests.core.tiny_gguf import bundle_for, source_for, write_gguf, write_wheel
 

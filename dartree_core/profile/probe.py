@@ -1,0 +1,101 @@
+"""A stopwatch around the models' passes, there only while a run is profiled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from dartree_core.profile.ceilings import settle
+
+if TYPE_CHECKING:
+    from dartree_core.engine import Decoder
+
+Part: TypeAlias = Literal["target", "draft", "head"]
+_HEAD_CALLS = ("prepare", "root_state", "advance", "correct")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One timed call.
+
+    Attributes:
+        part: Whose pass it was.
+        rows: Rows of a target pass; 0 elsewhere.
+        context: Positions the target held before it.
+        prefill: True where only the last row's logits were asked for.
+        ms: Milliseconds, the device's work included.
+    """
+
+    part: Part
+    rows: int
+    context: int
+    prefill: bool
+    ms: float
+
+
+class Probe:
+    """Collects passes; a call within a timed call is part of it."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._passes: list[Pass] = []
+        self._inside = False
+
+    def take(self) -> list[Pass]:
+        """Passes since the last call."""
+        taken, self._passes = self._passes, []
+        return taken
+
+    def timed(self, part: Part, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call` with a stopwatch around it."""
+
+        def run(*args: Any, **options: Any) -> Any:
+            if self._inside:
+                return call(*args, **options)
+            rows = context = 0
+            if part == "target":
+                rows, context = len(args[0]), int(args[1].length)
+            settle(self._device)
+            self._inside = True
+            began = time.perf_counter()
+            try:
+                result = call(*args, **options)
+                settle(self._device)
+            finally:
+                self._inside = False
+            ms = (time.perf_counter() - began) * 1e3
+            last_only = bool(options.get("last_only"))
+            self._passes.append(Pass(part, rows, context, last_only, ms))
+            return result
+
+        return run
+
+
+@contextmanager
+def probing(decoder: Decoder) -> Iterator[Probe]:
+    """Time every pass of the decoder's models until the block is left.
+
+    An accelerator is waited for before and after every pass, so a profiled run is slower where
+    host and device would otherwise work side by side.
+    """
+    probe = Probe(decoder.target.device)
+    wrapped: list[tuple[Any, str]] = []
+
+    def wrap(owner: Any, part: Part, *names: str) -> None:
+        for name in names:
+            # An attribute of the object hides the class's method until it is deleted.
+            setattr(owner, name, probe.timed(part, getattr(owner, name)))
+            wrapped.append((owner, name))
+
+    wrap(decoder.target, "target", "forward")
+    if decoder.drafter is not None:
+        wrap(decoder.drafter, "draft", "draft", "extend")
+        wrap(decoder.drafter.head, "head", *_HEAD_CALLS)
+    try:
+        yield probe
+    finally:
+        for owner, name in wrapped:
+            delattr(owner, name)
