@@ -100,7 +100,8 @@ class KVCache(Cache):  # type: ignore[misc]
             source = rows + start
             for layer in self.layers:
                 for part in (layer.keys, layer.values):
-                    part[:, :, start : start + count] = part.index_select(2, source)
+                    here = source.to(part.device)  # layers may be on several devices
+                    part[:, :, start : start + count] = part.index_select(2, here)
         self.length = start + count
 
     def crop(self, length: int) -> None:

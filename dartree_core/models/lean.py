@@ -7,19 +7,27 @@ tree verification. Weights come from the loaded transformers model, whose own fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dartree_core.models import kernels
+from dartree_core.models.arithmetic import Arithmetic
+from dartree_core.models.buckets import MOST_ROWS
+from dartree_core.models.graphs import Graphs, wanted
 from dartree_core.models.kernels import Linear
+from dartree_core.models.lean_cache import LeanCache
 from dartree_core.models.memory import Memory
 from dartree_core.models.rope import rotate
 from dartree_core.models.target import Target, TargetOutput
+
+if TYPE_CHECKING:
+    from dartree_core.models.fused import Fused
+    from dartree_core.models.static import StaticPasses
 
 _GROWTH = 256
 _ARCHITECTURES = {
@@ -32,51 +40,10 @@ _ROPES = {"default", "linear", "llama3", "yarn"}
 """Rotary types whose frequencies do not depend on the length so far."""
 
 
-class LeanCache:
-    """Keys and values `[layers, 2, kv_heads, capacity, head_dim]`; committed rows first.
-
-    The same contract as `KVCache`, in one tensor: compaction is one move for all layers.
-    """
-
-    def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device):
-        layers, heads, head_dim = shape
-        self.length = 0
-        self.data = torch.empty(layers, 2, heads, 0, head_dim, dtype=dtype, device=device)
-
-    @property
-    def capacity(self) -> int:
-        """Positions there is room for."""
-        return self.data.shape[3]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now."""
-        return self.data.numel() * self.data.element_size()
-
-    def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` positions; committed rows stay."""
-        if capacity <= self.capacity:
-            return
-        size = -(-max(capacity, self.capacity * 3 // 2) // _GROWTH) * _GROWTH
-        grown = self.data.new_empty(*self.data.shape[:3], size, self.data.shape[4])
-        grown[..., : self.length, :] = self.data[..., : self.length, :]
-        self.data = grown
-
-    @torch.inference_mode()
-    def commit(self, rows: Tensor) -> None:
-        """Keep these rows of the last pass (int64 `[m]`, ascending), and forget its others."""
-        start, count = self.length, len(rows)
-        if count and int(rows[-1]) != count - 1:
-            self.data[..., start : start + count, :] = self.data.index_select(3, rows + start)
-        self.length = start + count
-
-    def crop(self, length: int) -> None:
-        """Forget all positions from `length` on."""
-        self.length = min(self.length, length)
-
-
 @dataclass(slots=True)
-class _Layer:
+class Layer:
+    """Weights of one decoder layer; projections of the same input are fused."""
+
     attention_norm: Tensor
     qkv: Linear
     q_norm: Tensor | None
@@ -85,6 +52,13 @@ class _Layer:
     mlp_norm: Tensor
     gate_up: Linear
     down: Linear
+
+    @property
+    def norms(self) -> tuple[Tensor, Tensor] | None:
+        """Weights of the norms of queries and keys, where there are such norms."""
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        return self.q_norm, self.k_norm
 
 
 def supports(config: Any) -> bool:
@@ -113,6 +87,8 @@ class LeanTarget(Target):
         weights: Dtype the products' weights are kept in. On a CPU, float16 weights are multiplied
             with float32 activations; everything else stays in the model's dtype.
         memory: Where kernel measurements are kept.
+        graphs: Run short passes in fixed shapes, recorded as CUDA graphs; None does so on CUDA,
+            unless the environment says no (see `graphs.wanted`).
         label, revision: As in `Target`.
     """
 
@@ -122,36 +98,43 @@ class LeanTarget(Target):
         *,
         weights: torch.dtype | None = None,
         memory: Memory | None = None,
+        graphs: bool | None = None,
         label: str = "",
         revision: str = "",
     ) -> None:
         super().__init__(model, label=label, revision=revision)
         config = self.config
         self.weight_dtype = weights or self.dtype
-        self._heads: int = config.num_attention_heads
-        self._kv_heads: int = getattr(config, "num_key_value_heads", None) or self._heads
-        self._head_dim: int = getattr(config, "head_dim", None) or self.hidden_size // self._heads
-        self._eps: float = config.rms_norm_eps
+        self.num_heads: int = config.num_attention_heads
+        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.num_heads
+        self.head_dim: int = getattr(config, "head_dim", None) or self.hidden_size // self.num_heads
+        self.eps: float = config.rms_norm_eps
         hf: Any = model
         decoder = hf.get_decoder()
         self._inverse: Tensor = decoder.rotary_emb.inv_freq.to(self.device, torch.float32)
         self._rope_scale = float(decoder.rotary_emb.attention_scaling)
-        self._cos = self._sin = torch.empty(0, self._head_dim, device=self.device)
+        self._cos = self._sin = torch.empty(0, self.head_dim, device=self.device)
         names = kernels.candidates(self.device, self.weight_dtype)
         typical = decoder.layers[0].mlp.down_proj.weight.detach()
         self.kernel = kernels.choose(typical, names, memory or Memory())
-        self._layers = [self._take(layer) for layer in decoder.layers]
+        self._arithmetic = Arithmetic()
+        self._static: StaticPasses | None = None
+        self.decoder_layers = [self._take(layer) for layer in decoder.layers]
         self._norm: Tensor = decoder.norm.weight.detach()
         self._head = self._pack(self.output.weight.detach(), self.output.bias)
+        if wanted(self.device, graphs):
+            self.use_static(Graphs.on(self.device))
 
     @property
     def path(self) -> str:
-        """Which code computes the model, and the kernel of its products."""
-        return f"lean ({self.kernel})"
+        """Which code computes the model, the kernel of its products, and how it is launched."""
+        return f"lean ({', '.join((self.kernel, *(self._static.facts if self._static else ())))})"
 
     def new_cache(self) -> LeanCache:  # type: ignore[override]
         """An empty cache for one sequence."""
-        shape = (self.num_layers, self._kv_heads, self._head_dim)
+        if self._static:
+            return self._static.new_cache()
+        shape = (self.num_layers, self.kv_heads, self.head_dim)
         return LeanCache(shape, self.dtype, self.device)
 
     def _pack(self, weight: Tensor, bias: Tensor | None) -> Linear:
@@ -166,11 +149,11 @@ class LeanTarget(Target):
             module.weight = nn.Parameter(module.weight.new_empty(0), requires_grad=False)
         return self._pack(weight, torch.cat(biases) if biases else None)
 
-    def _take(self, layer: Any) -> _Layer:
+    def _take(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
         norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
         q_norm, k_norm = (None if n is None else n.weight.detach() for n in norms)
-        return _Layer(
+        return Layer(
             attention_norm=layer.input_layernorm.weight.detach(),
             qkv=self._fuse(attention.q_proj, attention.k_proj, attention.v_proj),
             q_norm=q_norm,
@@ -180,6 +163,23 @@ class LeanTarget(Target):
             gate_up=self._fuse(mlp.gate_proj, mlp.up_proj),
             down=self._fuse(mlp.down_proj),
         )
+
+    def use_static(self, graphs: Graphs | None) -> None:
+        """Give sessions begun from now on passes of fixed shapes, run by `graphs`; None for
+        passes that each have their own shape. Only the latest kind of session stays static."""
+        from dartree_core.models.static import StaticPasses
+
+        self._static = StaticPasses(self, graphs) if graphs else None
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """What runs static passes, or None where every pass has its own shape."""
+        return self._static.graphs if self._static else None
+
+    @property
+    def fused(self) -> Fused | None:
+        """Kernels for what lies between products, where static passes use them."""
+        return self._static.fused if self._static else None
 
     @torch.inference_mode()
     def forward(
@@ -192,61 +192,112 @@ class LeanTarget(Target):
         taps: Sequence[int] = (),
         last_only: bool = False,
     ) -> TargetOutput:
-        """See `Target.forward`."""
+        """See `Target.forward`.
+
+        With static passes, results of a short pass live in buffers of its session: they are
+        valid until that session's next pass.
+        """
         n, start = len(tokens), cache.length
+        if self._static and n <= MOST_ROWS and self._static.owns(cache):
+            return self._static.forward(
+                tokens, cache, positions, visible, tuple(taps), last_only=last_only
+            )
         end = start + n
         cache.reserve(end)
         self._reserve_rope(end)
+        tokens = tokens.to(self.device)
         if positions is None:
             positions = torch.arange(start, end, device=self.device)
+        positions = positions.to(self.device)
         cos, sin = self._cos[positions], self._sin[positions]
-        mask = self._mask(visible, n, start)
-        x = self.embed(tokens)
-        features = {}
-        for i, layer in enumerate(self._layers):
-            normed = self._normed(x, layer.attention_norm)
-            x = x + self._attend(layer, normed, cos, sin, mask, cache, i)
-            gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
-            if i in taps:
-                features[i] = x
+        mask = self._mask(None if visible is None else visible.to(self.device), n, start)
+
+        def attend(index: int, layer: Layer, qkv: Tensor) -> Tensor:
+            q, k, v = self.heads(layer, qkv, cos, sin)
+            keys, values = cache.data[index]
+            keys[:, start:end] = k
+            values[:, start:end] = v
+            return self.attention(q, keys[:, :end], values[:, :end], mask)
+
+        x, features = self.decode(self.embed(tokens), attend, taps)
         if last_only:
             x = x[-1:]
-        logits = self._head(self._normed(x, self._norm))
-        return TargetOutput(
-            logits=logits.float(),
-            features=torch.cat([features[i] for i in taps], dim=-1) if taps else None,
-        )
+        return TargetOutput(logits=self.project(x).float(), features=features)
+
+    def decode(
+        self,
+        x: Tensor,
+        attend: Callable[[int, Layer, Tensor], Tensor],
+        taps: Sequence[int],
+        arithmetic: Arithmetic | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """All layers, for any way to keep keys and values.
+
+        Args:
+            x: Embedded rows `[n, H]`.
+            attend: Maps (layer index, layer, fused projections `[n, (heads + 2 * kv) * D]`) to
+                attended rows `[n, heads * D]`, and keeps keys and values.
+            taps: As in `forward`.
+            arithmetic: How the rest is computed; None for PyTorch's operations.
+
+        Returns:
+            Final-normed rows `[n, H]`, and tapped outputs side by side or None.
+        """
+        ops = arithmetic or self._arithmetic
+        found = {}
+        delta: Tensor | None = None
+        for i, layer in enumerate(self.decoder_layers):
+            x, normed = ops.add_norm(x, delta, layer.attention_norm, self.eps)
+            if i - 1 in taps:
+                found[i - 1] = x
+            delta = layer.out(attend(i, layer, layer.qkv(normed)))
+            x, normed = ops.add_norm(x, delta, layer.mlp_norm, self.eps)
+            delta = layer.down(ops.gated(layer.gate_up(normed)))
+        x, normed = ops.add_norm(x, delta, self._norm, self.eps)
+        found[self.num_layers - 1] = x
+        return normed, torch.cat([found[i] for i in taps], dim=-1) if taps else None
+
+    def project(self, x: Tensor) -> Tensor:
+        """Logits `[n, V]` of final-normed rows, in the activations' dtype."""
+        return self._head(x)
+
+    def heads(
+        self, layer: Layer, qkv: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries, rotated keys and values, `[heads, n, D]` each, of fused projections."""
+        n, heads, kv = len(qkv), self.num_heads, self.kv_heads
+        parts = qkv.view(n, heads + 2 * kv, self.head_dim).transpose(0, 1)
+        q, k, v = torch.split(parts, [heads, kv, kv])
+        if layer.norms is not None:
+            q, k = (self._normed(x, w) for x, w in zip((q, k), layer.norms, strict=True))
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def attention(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Attended rows `[n, heads * D]`.
+
+        Query heads that share a key head become rows of one attention problem: keys and values
+        are read once, not repeated.
+
+        Args:
+            q: `[heads, n, D]`.
+            keys, values: `[kv, t, D]`.
+            mask: `[heads / kv * n, t]`, boolean or additive, or None.
+        """
+        heads, n, dim = q.shape
+        kv = self.kv_heads
+        folded = q.reshape(1, kv, heads // kv * n, dim)
+        out = F.scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=mask)
+        return out.view(heads, n, dim).transpose(0, 1).reshape(n, heads * dim)
+
+    def rope_tables(self, length: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines `[length, D]` of positions from 0 on, in the activations' dtype."""
+        angle = torch.outer(torch.arange(length, device=self.device).float(), self._inverse)
+        angle = torch.cat((angle, angle), dim=-1)
+        scale = self._rope_scale
+        return (angle.cos() * scale).to(self.dtype), (angle.sin() * scale).to(self.dtype)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, self._eps)
-
-    def _attend(
-        self,
-        layer: _Layer,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        mask: Tensor | None,
-        cache: LeanCache,
-        index: int,
-    ) -> Tensor:
-        n, heads, kv, dim = len(x), self._heads, self._kv_heads, self._head_dim
-        start, end = cache.length, cache.length + len(x)
-        qkv = layer.qkv(x).view(n, heads + 2 * kv, dim).transpose(0, 1)
-        q, k, v = torch.split(qkv, [heads, kv, kv])
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = self._normed(q, layer.q_norm), self._normed(k, layer.k_norm)
-        keys, values = cache.data[index]
-        keys[:, start:end] = rotate(k, cos, sin)
-        values[:, start:end] = v
-        # Query heads that share a key head become rows of one attention problem: keys and values
-        # are read once, not repeated.
-        q = rotate(q, cos, sin).reshape(1, kv, heads // kv * n, dim)
-        out = F.scaled_dot_product_attention(
-            q, keys[None, :, :end], values[None, :, :end], attn_mask=mask
-        )
-        return layer.out(out.view(heads, n, dim).transpose(0, 1).reshape(n, heads * dim))
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
     def _mask(self, visible: Tensor | None, n: int, start: int) -> Tensor | None:
         """Boolean `[group * n, start + n]`, or None where a single row sees everything."""
@@ -255,13 +306,10 @@ class LeanTarget(Target):
         if visible is None:
             visible = torch.ones(n, n, dtype=torch.bool, device=self.device).tril()
         whole = torch.cat((visible.new_ones(n, start), visible), dim=1)
-        return whole.repeat(self._heads // self._kv_heads, 1)
+        return whole.repeat(self.num_heads // self.kv_heads, 1)
 
     def _reserve_rope(self, length: int) -> None:
         if len(self._cos) >= length:
             return
         length = -(-max(length, 2 * len(self._cos)) // _GROWTH) * _GROWTH
-        angle = torch.outer(torch.arange(length, device=self.device).float(), self._inverse)
-        angle = torch.cat((angle, angle), dim=-1)
-        self._cos = (angle.cos() * self._rope_scale).to(self.dtype)
-        self._sin = (angle.sin() * self._rope_scale).to(self.dtype)
+        self._cos, self._sin = self.rope_tables(length)
