@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dartree_core.draft.convolution import DynamicConvolution, convolved
 from dartree_core.draft.spec import DraftSpec
 from dartree_core.models.rope import Rope, rotate
 
@@ -104,6 +105,8 @@ class DraftLayer(nn.Module):
         self.mlp = DraftMLP(spec)
         self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_eps)
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_eps)
+        self.attention_conv = DynamicConvolution.of(spec)
+        self.mlp_conv = DynamicConvolution.of(spec)
 
     def forward(
         self,
@@ -114,9 +117,12 @@ class DraftLayer(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """Block rows `[..., n, H]` in, block rows out; arguments as in `DraftAttention`."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, context, mask)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return out
+        x = x + convolved(
+            self.attention_conv,
+            self.input_layernorm(x),
+            lambda y: self.self_attn(y, cos, sin, context, mask),
+        )
+        return x + convolved(self.mlp_conv, self.post_attention_layernorm(x), self.mlp)
 
 
 class DFlashBackbone(nn.Module):

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from dartree_core.draft.cache import DraftCache
 from dartree_core.draft.checkpoint import DraftCheckpoint, read_checkpoint
 from dartree_core.draft.heads import CorrectionHead
+from dartree_core.draft.lean import MOST_NEW, LeanBackbone, supports
+from dartree_core.draft.tables import output_table, own_embedding
 from dartree_core.draft.vocabulary import DraftVocabulary
 from dartree_core.errors import CheckpointError, ConfigError
 from dartree_core.models import kernels
 from dartree_core.models.memory import Memory
 from dartree_core.models.target import Target
+
+if TYPE_CHECKING:
+    from dartree_core.draft.static import StaticDrafts
+    from dartree_core.models.graphs import Graphs
+
+__all__ = ["BlockDraft", "DraftCache", "Drafter", "load_drafter"]
 
 
 @dataclass(slots=True)
@@ -26,60 +37,19 @@ class BlockDraft:
         base_logits: float32 `[K, Vd]`, marginal logits over the drafter's vocabulary.
         vocabulary: Maps the drafter's rows to target ids.
         scale: What a head's correction is multiplied with before it is added: 1, or with
-            coupled drafting one over the temperature that `base_logits` were divided by.
+            coupled drafting one over the temperature that `base_logits` were divided by. A
+            tensor `[]` where a recording reads it.
     """
 
     hidden: Tensor
     base_logits: Tensor
     vocabulary: DraftVocabulary
-    scale: float = 1.0
+    scale: float | Tensor = 1.0
 
     @property
     def num_slots(self) -> int:
         """K, the deepest a tree on this block can get."""
         return len(self.hidden)
-
-
-class DraftCache:
-    """Keys and values of committed context, per draft layer `[kv_heads, capacity, head_dim]`.
-
-    Blocks never enter: only context features persist (conformance: the cache is cut back to the
-    committed positions after every pass).
-    """
-
-    def __init__(self, num_layers: int) -> None:
-        self.length = 0
-        self._layers: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
-
-    def append(self, new: list[tuple[Tensor, Tensor]]) -> None:
-        """Add keys and values `[kv_heads, t, head_dim]` of `t` more positions."""
-        count = new[0][0].shape[1]
-        end = self.length + count
-        for i, (k, v) in enumerate(new):
-            held = self._layers[i]
-            if held is None or held[0].shape[1] < end:
-                held = self._layers[i] = (self._grown(held, k, end), self._grown(held, v, end, 1))
-            held[0][:, self.length : end] = k
-            held[1][:, self.length : end] = v
-        self.length = end
-
-    def _grown(
-        self, held: tuple[Tensor, Tensor] | None, like: Tensor, end: int, part: int = 0
-    ) -> Tensor:
-        capacity = -(-(end * 3 // 2) // 256) * 256
-        out = like.new_empty(like.shape[0], capacity, like.shape[2])
-        if held is not None:
-            out[:, : self.length] = held[part][:, : self.length]
-        return out
-
-    def context(self) -> list[tuple[Tensor, Tensor]]:
-        """Per layer views of the committed keys and values."""
-        held = [kv for kv in self._layers if kv is not None]
-        return [(k[:, : self.length], v[:, : self.length]) for k, v in held]
-
-    def crop(self, length: int) -> None:
-        """Forget all positions from `length` on."""
-        self.length = min(self.length, length)
 
 
 class Drafter:
@@ -112,11 +82,15 @@ class Drafter:
         self.label = label or checkpoint.path.name
         self.target = target
         self.backbone = checkpoint.backbone.to(target.device, target.dtype)
+        self._lean: LeanBackbone | None = None
         kernel = "dense"
         if lean:
             names = kernels.candidates(target.device, target.weight_dtype)
             kernel = kernels.choose(checkpoint.backbone.fc.weight, names, memory or Memory())
-            kernels.pack(self.backbone, kernel)
+            if target.device.type == "cpu" and supports(spec):
+                self._lean = LeanBackbone(self.backbone, kernel)
+            else:
+                kernels.pack(self.backbone, kernel)
         self.head: CorrectionHead = checkpoint.head.to(target.device, target.dtype)
         ids = checkpoint.vocab_ids
         self.vocabulary = DraftVocabulary.from_checkpoint(
@@ -124,9 +98,22 @@ class Drafter:
             spec.draft_vocab_size,
             target.vocab_size,
         )
-        output = self.vocabulary.select(target.output_weight).detach()
-        self._output = kernels.KERNELS[kernel](output, None)
+        borrowed = self.vocabulary.select(target.output_weight)
+        self._output = kernels.KERNELS[kernel](output_table(checkpoint.output, borrowed), None)
+        self._embedding = own_embedding(checkpoint.embedding, target.embedding.weight)
         self._mask = torch.tensor([spec.mask_token_id], device=target.device)
+        if lean:
+            with torch.inference_mode():
+                self.head.tabulate(self.vocabulary.target_ids(target.device), target.embed)
+        self.static: StaticDrafts | None = None
+        if target.graphs is not None:
+            self.use_static(target.graphs)
+
+    def use_static(self, graphs: Graphs | None) -> None:
+        """As `LeanTarget.use_static`, for drafts."""
+        from dartree_core.draft.static import StaticDrafts
+
+        self.static = StaticDrafts(self, graphs) if graphs else None
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -135,41 +122,113 @@ class Drafter:
 
     def new_cache(self) -> DraftCache:
         """An empty cache for one sequence."""
-        return DraftCache(self.spec.num_layers)
+        return self.static.new_cache() if self.static else DraftCache(self.spec.num_layers)
 
     @torch.inference_mode()
     def extend(self, features: Tensor, cache: DraftCache) -> None:
         """Commit context features `[t, layers * H]` of the next `t` positions."""
+        if self.static and self.static.owns(cache) and self.static.extend(features, cache):
+            return
         end = cache.length + len(features)
         self.backbone.rope.reserve(end, features.device, features.dtype)
+        if self._lean is not None:
+            self._lean.extend(features, cache)
+            return
         positions = torch.arange(cache.length, end, device=features.device)
         cache.append(self.backbone.context_keys_values(features, positions))
 
+    def merges(self, features: Tensor, cache: DraftCache) -> bool:
+        """True when `draft` can commit these features along with its block."""
+        static = self.static is not None and self.static.owns(cache)
+        return self._lean is not None and not static and len(features) <= MOST_NEW
+
     @torch.inference_mode()
-    def draft(self, root: Tensor, cache: DraftCache, block_size: int | None = None) -> BlockDraft:
-        """Marginals of the tokens after `root`, which sits right behind the cached context.
+    def draft(
+        self,
+        root: Tensor,
+        cache: DraftCache,
+        block_size: int | None = None,
+        new: Tensor | None = None,
+    ) -> BlockDraft:
+        """Marginals of the tokens after `root`, which sits right behind the context.
 
         Args:
             root: int64 `[1]`, the last committed token, not yet in the cache.
             cache: Context features of all earlier positions.
             block_size: Smaller than the drafter's own, to look less far.
+            new: `[t, layers * H]`, features of positions between the cache and the root, to be
+                committed by the same pass if it succeeds; only what `merges` may come this way.
 
         Raises:
             ConfigError: The block is larger than the drafter was trained for.
         """
         size = self.block_size(block_size)
-        tokens = torch.cat((root, self._mask.expand(size - 1)))
-        self.backbone.rope.reserve(cache.length + size, root.device, self.target.dtype)
-        positions = torch.arange(cache.length, cache.length + size, device=root.device)
-        hidden = self.backbone(
-            self.target.embed(tokens),
-            positions,
-            cache.context(),
-            self._masks(positions, cache.length),
-        )
-        if not self.spec.shift_label:
-            hidden = hidden[1:]
-        return BlockDraft(hidden, self._output(hidden).float(), self.vocabulary)
+        if self.static and self.static.owns(cache):
+            return self.static.draft(root, cache, size)
+        root = root.to(self.target.device)
+        end = cache.length + (0 if new is None else len(new))
+        self.backbone.rope.reserve(end + size, root.device, self.target.dtype)
+        keys = torch.arange(end + size, device=root.device)
+        if self._lean is not None:
+            masks = self._masks(keys[end:], keys, None)
+            rows = self._lean(self.embed_block(root, size), cache, new, masks)
+            return BlockDraft(*self.conclude(rows), self.vocabulary)
+        assert new is None
+        hidden, logits = self.marginals(root, keys[cache.length :], cache.context(), keys)
+        return BlockDraft(hidden, logits, self.vocabulary)
+
+    def marginals(
+        self,
+        root: Tensor,
+        positions: Tensor,
+        context: list[tuple[Tensor, Tensor]],
+        keys: Tensor,
+        real: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over a block, on context of any layout.
+
+        Args:
+            root: int64 `[1]`, the block's first token.
+            positions: int64 `[n]`, absolute positions of the block's rows.
+            context: Per layer keys and values `[kv_heads, t, head_dim]`.
+            keys: int64 `[t + n]`, positions of the context and of the block.
+            real: bool `[t + n]`, False where the context is padding; None for no padding.
+
+        Returns:
+            Hidden states `[K, H]` and float32 logits `[K, Vd]` of the slots.
+        """
+        x = self.embed_block(root, len(positions))
+        masks = self._masks(positions, keys, real)
+        return self.conclude(self.backbone(x, positions, context, masks))
+
+    def embed_block(self, root: Tensor, size: int) -> Tensor:
+        """What the first layer sees of the block behind `root`, `[size, H]`."""
+        return self._embed(torch.cat((root, self._mask.expand(size - 1))))
+
+    def conclude(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots and logits, as `marginals` gives them, of a block's final rows `[n, H]`."""
+        hidden = self._slots(rows)
+        return hidden, self._logits(hidden)
+
+    def _slots(self, rows: Tensor) -> Tensor:
+        """The rows that predict something: without `shift_label`, the root's does not."""
+        return rows if self.spec.shift_label else rows[1:]
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """What the block's first layer sees of `tokens`, `[n, H]`."""
+        scale = self.spec.embedding_scale
+        if self._embedding is None and scale is None:
+            return self.target.embed(tokens)
+        table = self.target.embedding.weight if self._embedding is None else self._embedding
+        return F.embedding(tokens, table) * (1.0 if scale is None else scale)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """float32 marginal logits `[K, Vd]` of final hidden states."""
+        logits = self._output(hidden).float()
+        if self.spec.output_multiplier != 1.0:
+            logits = logits * self.spec.output_multiplier
+        cap = self.spec.softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def block_size(self, asked: int | None) -> int:
         """The block size to use: the drafter's own, or a smaller one.
@@ -185,13 +244,19 @@ class Drafter:
             )
         return asked or own
 
-    def _masks(self, positions: Tensor, length: int) -> list[Tensor | None] | None:
-        """Window masks for sliding layers; distance counts positions, in both directions."""
-        if all(w is None for w in self.spec.windows):
+    def _masks(
+        self, positions: Tensor, keys: Tensor, real: Tensor | None
+    ) -> list[Tensor | None] | None:
+        """Masks of layers that slide or look only backwards; distances count positions."""
+        kinds = list(zip(self.spec.windows, self.spec.causal, strict=True))
+        if kinds == [(None, False)] * len(kinds) and real is None:
             return None
-        keys = torch.cat((torch.arange(length, device=positions.device), positions))
-        distance = (positions[:, None] - keys[None]).abs()
-        return [None if w is None else distance < w for w in self.spec.windows]
+        behind = positions[:, None] - keys[None]
+        masks = {kind: _visible(behind, *kind) for kind in set(kinds)}
+        if real is not None:
+            everywhere = real.expand(len(positions), -1)
+            masks = {k: everywhere if m is None else m & real for k, m in masks.items()}
+        return [masks[kind] for kind in kinds]
 
 
 def load_drafter(
@@ -208,6 +273,13 @@ def load_drafter(
         CheckpointError: Damaged, unsupported, or made for another target.
     """
     return Drafter(read_checkpoint(path), target, label=label, lean=lean, memory=memory)
+
+
+def _visible(behind: Tensor, window: int | None, causal: bool) -> Tensor | None:
+    """Which keys a row sees, by how many positions they are `behind` it; None for all."""
+    if window is None:
+        return behind >= 0 if causal else None
+    return (behind < window) & (behind >= 0 if causal else behind > -window)
 
 
 def _check_match(checkpoint: DraftCheckpoint, target: Target) -> None:
@@ -231,6 +303,8 @@ def _check_match(checkpoint: DraftCheckpoint, target: Target) -> None:
             remedy,
         )
     rows = target.embedding.weight.shape[0]
+    if checkpoint.embedding is not None:
+        rows = max(rows, len(checkpoint.embedding))
     if spec.mask_token_id >= rows:
         raise CheckpointError(
             f"The drafter's mask token {spec.mask_token_id} has no row in the target's embedding "

@@ -51,6 +51,8 @@ class Supertree:
         kept: int64 `[n + 1]`, ascending node ids to verify, the root included.
         depth_bonus: Added per depth to the pruning key.
         candidates: Per slot that was expanded, the target ids that could be proposed.
+        confidence: float32 `[N + 1]`, log of the head's own estimate that the drafter is right
+            along a node's path, its own token apart; None from a head that makes none.
     """
 
     token: Tensor
@@ -64,6 +66,13 @@ class Supertree:
     kept: Tensor
     depth_bonus: float = 0.0
     candidates: list[Tensor] = field(default_factory=list)
+    confidence: Tensor | None = None
+
+    @property
+    def estimates(self) -> Tensor:
+        """Log of the chance that a node is accepted, as far as drafter and head can tell:
+        float32 `[N + 1]`, never larger than the parent's."""
+        return self.path_logp if self.confidence is None else self.path_logp + self.confidence
 
     @property
     def num_nodes(self) -> int:
@@ -76,36 +85,30 @@ class Supertree:
         return self.path_logp + self.depth_bonus * self.depth
 
     @classmethod
-    def from_levels(
-        cls, root: Tensor, levels: list[Level], candidates: list[Tensor], depth_bonus: float = 0.0
-    ) -> Supertree:
-        """Join levels, whose nodes are numbered in order, under a root `[1]`; all are kept."""
-        zero, one = root.new_zeros(1), torch.zeros(1, device=root.device)
-        depth = [root.new_full((len(lv.token),), lv.depth) for lv in levels]
-        tree = cls(
-            token=torch.cat([root, *(lv.token for lv in levels)]),
-            parent=torch.cat([zero - 1, *(lv.parent for lv in levels)]),
-            depth=torch.cat([zero, *depth]),
-            draft_logp=torch.cat([one, *(lv.draft_logp for lv in levels)]),
-            head_logp=torch.cat([one, *(lv.head_logp for lv in levels)]),
-            path_logp=torch.cat([one, *(lv.path_logp for lv in levels)]),
-            draft_rank=torch.cat([zero, *(lv.draft_rank for lv in levels)]),
-            head_rank=torch.cat([zero, *(lv.head_rank for lv in levels)]),
-            kept=zero,
-            depth_bonus=depth_bonus,
-            candidates=candidates,
-        )
-        tree.kept = torch.arange(tree.num_nodes + 1, device=root.device)
-        return tree
-
-    @classmethod
     def root_only(cls, root: Tensor) -> Supertree:
         """A tree that proposes nothing: verifying it is a plain decoding step."""
-        return cls.from_levels(root, [], [])
+        zero, one = root.new_zeros(1), torch.zeros(1, device=root.device)
+        return cls(root, zero - 1, zero, one, one, one, zero, zero, kept=zero)
+
+    def level(self, depth: int, considered: int) -> Level:
+        """The nodes of one depth; `considered` as in `Level`."""
+        at = (self.depth == depth).nonzero()[:, 0]
+        return Level(
+            depth=depth,
+            considered=considered,
+            node=at,
+            token=self.token[at],
+            parent=self.parent[at],
+            draft_logp=self.draft_logp[at],
+            head_logp=self.head_logp[at],
+            path_logp=self.path_logp[at],
+            draft_rank=self.draft_rank[at],
+            head_rank=self.head_rank[at],
+        )
 
     def best_path_logps(self, most: int) -> list[float]:
-        """Path scores of the `most` best nodes, in the order in which `prune` keeps them."""
-        scores: list[float] = self.path_logp[1:][self._order()[:most]].tolist()
+        """Estimates of the `most` best nodes, in the order in which `prune` keeps them."""
+        scores: list[float] = self.estimates[1:][self._order()[:most]].tolist()
         return scores
 
     def prune(self, budget: int) -> None:
@@ -150,7 +153,7 @@ def ancestors(parent: Tensor) -> Tensor:
     return reach.bool()
 
 
-def finish(steps: Generator[Level, None, T]) -> T:
+def finish(steps: Generator[object, None, T]) -> T:
     """Run a builder to its end without looking at its levels."""
     while True:
         try:

@@ -9,21 +9,24 @@ may be left at any event or by any exception.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
-from dartree_core.config import DecodeConfig
+from dartree_core.config import DecodeConfig, Method
 from dartree_core.draft.drafter import Drafter
+from dartree_core.draft.graft import Grafter
 from dartree_core.engine.answer import Answer
 from dartree_core.engine.budget import BudgetPolicy
-from dartree_core.engine.costs import costs_of
+from dartree_core.engine.budgets import Budgets, Kind, TurnBudgets
 from dartree_core.engine.coupling import Coupling
 from dartree_core.engine.defaults import eos_ids
 from dartree_core.engine.describe import run_started
-from dartree_core.engine.prompt import Prompt, PromptLike, encode_prompt
+from dartree_core.engine.footprint import PREFILL_CHUNK, require
+from dartree_core.engine.prompt import Prompt, PromptLike, encode_prompt, thinking_notes
 from dartree_core.engine.round import Cancelled, Round
 from dartree_core.engine.sampling import Chooser
 from dartree_core.engine.session import Session
@@ -31,9 +34,10 @@ from dartree_core.errors import CapacityError, ConfigError
 from dartree_core.events import Event, PrefillDone, RoundDone, TurnFinished, TurnStarted
 from dartree_core.metrics import RunningMetrics
 from dartree_core.models.memory import Memory
+from dartree_core.models.room import free_bytes
 from dartree_core.models.target import Target
 
-_PREFILL_CHUNK = 1024
+log = logging.getLogger(__name__)
 
 Turn: TypeAlias = Generator[Event, None, None]
 
@@ -47,6 +51,11 @@ class Decoder:
         tokenizer: transformers tokenizer; None for models that speak ids only.
         bundle: Name shown to users.
         memory: Where measurements of this machine are kept.
+        notes: What the user should know about how these came together, one sentence each.
+
+    Attributes:
+        notes: These, and the target's own.
+        free_bytes: Says how much memory a turn may need; replace it to set a limit.
     """
 
     def __init__(
@@ -57,32 +66,35 @@ class Decoder:
         *,
         bundle: str = "",
         memory: Memory | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.tokenizer = tokenizer
         self.bundle = bundle
+        self.notes = (*target.notes, *notes)
         self.eos = eos_ids(target.model, tokenizer)
         self.memory = memory or Memory()
-        self._policies: dict[bool, BudgetPolicy] = {}
-        self._coupling = Coupling()
+        self.free_bytes: Callable[[torch.device], int | None] = free_bytes
+        self._budgets: Budgets | None = None
+        self._coupling = Coupling(target.embed)
+        self._grafter = Grafter()
+        self._warned = False
 
-    def budget_policy(self, coupled: bool = False) -> BudgetPolicy:
+    def budget_policy(self, method: Method = "dartree", kind: Kind = "greedy") -> BudgetPolicy:
         """Who sizes rounds under budget `auto`; measures pass costs when first asked for.
-
-        Scores of coupled drafts mean something else than those of others, so each kind has a
-        policy of its own; both share the costs.
 
         Raises:
             ConfigError: There is no drafter to budget for.
         """
+        return self._all_budgets().policy(method, kind)
+
+    def _all_budgets(self) -> Budgets:
         if self.drafter is None:
             raise ConfigError("Budget auto needs a drafter.", "Give one with --draft.")
-        if coupled not in self._policies:
-            other = self._policies.get(not coupled)
-            costs = other.costs if other else costs_of(self.target, self.memory)
-            self._policies[coupled] = BudgetPolicy(costs, self.drafter.spec.num_slots())
-        return self._policies[coupled]
+        if self._budgets is None:
+            self._budgets = Budgets(self.target, self.drafter, self.memory)
+        return self._budgets
 
     def session(self) -> Session:
         """Fresh caches for one conversation."""
@@ -122,7 +134,8 @@ class Decoder:
 
         Raises:
             ConfigError: A setting does not fit the models, or the prompt is unusable.
-            CapacityError: The prompt does not fit into the target's context.
+            CapacityError: The prompt does not fit into the target's context, or the turn into
+                the memory that is free.
         """
         config = config or DecodeConfig()
         encoded = (
@@ -132,6 +145,8 @@ class Decoder:
         )
         self._check(encoded, config)
         session = session or self.session()
+        free = self.free_bytes(self.target.device)
+        require(self.target, self.drafter, len(encoded.ids), config, session, free)
         session.arm()
         return self._turn(encoded, config, session)
 
@@ -188,7 +203,8 @@ class Decoder:
         drafting = config.method != "ar"
         turn = session.turn
         if turn == 0:
-            yield run_started(self.target, self.drafter, self.bundle, prompt, config)
+            notes = (*self.notes, *self._told_of_thinking(prompt, config))
+            yield run_started(self.target, self.drafter, self.bundle, prompt, config, notes)
         yield TurnStarted(turn, prompt.text, prompt.ids, prompt.template, config.to_dict())
         limit = min(config.max_new_tokens, self.target.max_positions - len(prompt.ids))
         eos = frozenset() if config.ignore_eos else self.eos
@@ -212,12 +228,14 @@ class Decoder:
                 text_delta=delta,
                 span=span,
             )
+            budgets = TurnBudgets(self._all_budgets, config, answer.room)
             rounds = Round(
-                session, config, answer, chooser, turn, self.budget_policy, self._coupling
+                session, config, answer, chooser, turn, budgets, self._coupling, self._grafter
             )
             while answer.reason is None:
                 done: RoundDone = yield from rounds.run()
                 yield done
+            budgets.remember()
         except Cancelled:
             pass
         if answer.reason is None:
@@ -233,6 +251,14 @@ class Decoder:
             metrics=metrics.summary(),
         )
 
+    def _told_of_thinking(self, prompt: Prompt, config: DecodeConfig) -> tuple[str, ...]:
+        """What there is to say about a thinking prompt; the log hears it once."""
+        found = thinking_notes(prompt.template, config)
+        if found and not self._warned:
+            self._warned = True
+            log.info("%s", found[0])
+        return found
+
     def _prefill(
         self, tokens: Sequence[int], session: Session, drafting: bool, chooser: Chooser
     ) -> int:
@@ -240,15 +266,17 @@ class Decoder:
         device = self.target.device
         taps = self.drafter.taps if drafting and self.drafter else ()
         logits = torch.empty(0)
-        for at in range(0, len(tokens), _PREFILL_CHUNK):
+        for at in range(0, len(tokens), PREFILL_CHUNK):
             if session.cancelled:
                 raise Cancelled
-            chunk = tokens[at : at + _PREFILL_CHUNK]
+            chunk = tokens[at : at + PREFILL_CHUNK]
             out = self.target.forward(
                 torch.tensor(chunk, device=device), session.cache, taps=taps, last_only=True
             )
             session.commit(chunk, torch.arange(len(chunk), device=device), out.features)
             logits = out.logits
+            if at + PREFILL_CHUNK < len(tokens):
+                session.encode_pending()  # a long prompt's features would fill the memory
         return int(chooser.choose(logits, [len(session.ids)], [[]]))
 
     def _decode_text(self) -> Callable[[list[int]], str]:

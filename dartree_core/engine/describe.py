@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ def target_facts(target: Target) -> dict[str, Any]:
     return {
         "name": target.label,
         "revision": target.revision,
-        "architecture": type(target.model).__name__,
+        "architecture": target.model.__class__.__name__,
         "path": target.path,
         "layers": target.num_layers,
         "hidden_size": target.hidden_size,
@@ -62,7 +63,12 @@ def drafter_facts(drafter: Drafter | None) -> dict[str, Any]:
 
 
 def run_started(
-    target: Target, drafter: Drafter | None, bundle: str, prompt: Prompt, config: DecodeConfig
+    target: Target,
+    drafter: Drafter | None,
+    bundle: str,
+    prompt: Prompt,
+    config: DecodeConfig,
+    notes: Sequence[str] = (),
 ) -> RunStarted:
     """The header of a stream."""
     return RunStarted(
@@ -78,4 +84,5 @@ def run_started(
         prompt=prompt.text,
         prompt_ids=prompt.ids,
         template=prompt.template,
+        notes=list(notes),
     )

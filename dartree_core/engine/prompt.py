@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from dartree_core.config import DecodeConfig
 from dartree_core.errors import ConfigError
+
+_SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which chat templates let a caller choose: Qwen3's name, and DeepSeek's."""
 
 Message: TypeAlias = Mapping[str, str]
 PromptLike: TypeAlias = "str | Sequence[Message] | Sequence[int]"
@@ -61,23 +66,39 @@ def encode_prompt(
             "This model has no chat template.",
             "Pass --raw to feed the prompt as plain text, or use an instruction-tuned model.",
         )
-    extra = {} if thinking is None else {"enable_thinking": thinking}
-    text = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True, **extra
-    )
+
+    def render(switch: bool | None) -> str:
+        chosen = {} if switch is None else dict.fromkeys(_SWITCHES, switch)
+        text: str = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **chosen
+        )
+        return text
+
+    text, mode = render(thinking), "chat"
+    if can_think(tokenizer):
+        # Left alone, some templates think and others do not: what they render tells.
+        mode = "chat:no-thinking" if text == render(False) else "chat:thinking"
     ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
-    return Prompt(messages[-1]["content"], ids, _template_mode(tokenizer, thinking))
+    return Prompt(messages[-1]["content"], ids, mode)
 
 
 def can_think(tokenizer: Any | None) -> bool:
     """True when the chat template has a thinking switch."""
-    return tokenizer is not None and "enable_thinking" in str(tokenizer.chat_template or "")
+    if tokenizer is None:
+        return False
+    words = re.findall(r"\w+", str(tokenizer.chat_template or ""))
+    return any(switch in words for switch in _SWITCHES)
 
 
-def _template_mode(tokenizer: Any, thinking: bool | None) -> str:
-    if not can_think(tokenizer):
-        return "chat"
-    return "chat:no-thinking" if thinking is False else "chat:thinking"
+def thinking_notes(template: str, config: DecodeConfig) -> tuple[str, ...]:
+    """What to say when a prompt thinks and its drafter, as published ones are, was trained
+    without: one sentence, or nothing."""
+    if template != "chat:thinking" or config.method == "ar":
+        return ()
+    return (
+        "The chat template thinks; drafters trained without thinking accept far less. "
+        "Compare with --no-thinking.",
+    )
 
 
 def _raw(prompt: PromptLike, tokenizer: Any) -> Prompt:

@@ -71,8 +71,8 @@ def _states(parent: list[int], kept: list[bool], hits: set[int]) -> list[State]:
 
 def target_logps(plan: VerifyPlan, logits: Tensor) -> Tensor:
     """Log-probability of every row given its path, float32 `[n + 1]`, 0 for the root."""
-    parents = plan.parent.clamp(min=0)
-    own = logits[parents, plan.token] - logits.logsumexp(dim=-1)[parents]
+    parents, token = plan.parent.clamp(min=0).to(logits.device), plan.token.to(logits.device)
+    own = logits[parents, token] - logits.logsumexp(dim=-1)[parents]
     own[0] = 0.0
     return own
 
@@ -81,8 +81,8 @@ def _target_columns(
     kept_ids: list[int], plan: VerifyPlan, logits: Tensor, nodes: int
 ) -> dict[str, Any]:
     logp = target_logps(plan, logits)
-    parents = plan.parent.clamp(min=0)
-    own = logits[parents, plan.token]
+    parents, token = plan.parent.clamp(min=0).to(logits.device), plan.token.to(logits.device)
+    own = logits[parents, token]
     rank = (logits[parents] > own[:, None]).sum(-1) + 1
     coverage = torch.zeros_like(logp).index_add_(0, parents[1:], logp[1:].exp())
     columns: dict[str, list[Any]] = {

@@ -9,10 +9,8 @@ import torch
 
 from dartree_core.config import DecodeConfig
 from dartree_core.engine.sampling import Chooser
+from dartree_core.models.selfcheck import ROUNDING
 from dartree_core.models.target import Target
-
-_NOISE = {torch.float32: 1e-3, torch.float16: 0.25, torch.bfloat16: 1.0}
-"""Logit differences that a batch's shape alone can cause; a wider margin is a real divergence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def rescore(
         if expected != token:
             margin = float(scores[expected] - scores[token])
             scale = 1.0 if config.sampling.greedy else 1.0 / config.sampling.temperature
-            real = margin > _NOISE[target.dtype] * scale
+            real = margin > ROUNDING[target.dtype] * scale
             found.append(Divergence(index, position, int(token), expected, round(margin, 6), real))
         chooser.extend([token])
         tokens = torch.tensor([token], device=target.device)

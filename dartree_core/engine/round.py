@@ -11,9 +11,13 @@ from torch import Tensor
 from dartree_core.config import CHAINS, DecodeConfig, TreeConfig
 from dartree_core.draft.builders import BUILDERS, Steps
 from dartree_core.draft.drafter import BlockDraft
-from dartree_core.draft.supertree import Level, Supertree, finish
+from dartree_core.draft.graft import GRAFTED, Grafter
+from dartree_core.draft.growing import grow
+from dartree_core.draft.opinion import Opinion
+from dartree_core.draft.packing import hosted
+from dartree_core.draft.supertree import Level, Supertree
 from dartree_core.engine.answer import Answer
-from dartree_core.engine.budget import BudgetPolicy, RoundPlan
+from dartree_core.engine.budget import RoundPlan, TurnBudget
 from dartree_core.engine.coupling import Coupling
 from dartree_core.engine.report import bonus_fate, describe_tree, target_logps
 from dartree_core.engine.sampling import Chooser
@@ -41,17 +45,20 @@ class Cancelled(Exception):  # noqa: N818
 class Laps:
     """Host milliseconds per stage; time between an event and the next pull is nobody's."""
 
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
+    """Seconds; a benchmark may count CPU time instead."""
+
     def __init__(self) -> None:
         self.ms: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
-        self._since = time.perf_counter()
+        self._since = self.clock()
 
     def resume(self) -> None:
         """Start counting again after an event was consumed."""
-        self._since = time.perf_counter()
+        self._since = self.clock()
 
     def lap(self, stage: Stage) -> None:
         """Book the time since the last call on `stage`."""
-        now = time.perf_counter()
+        now = self.clock()
         self.ms[stage] += (now - self._since) * 1e3
         self._since = now
 
@@ -75,6 +82,7 @@ class Round:
         policy: Who sizes rounds under budget `auto`, for coupled drafts or others; asked for
             only then.
         coupling: What is known about drafting with the target's noise.
+        grafter: What is known about copying from the text so far.
     """
 
     def __init__(
@@ -84,8 +92,9 @@ class Round:
         answer: Answer,
         chooser: Chooser,
         turn: int,
-        policy: Callable[[bool], BudgetPolicy],
+        policy: Callable[[bool], TurnBudget],
         coupling: Coupling,
+        grafter: Grafter,
     ) -> None:
         self.target, self.drafter = session.target, session.drafter
         self.session = session
@@ -100,6 +109,7 @@ class Round:
         self.allowed = 0
         self._policy = policy
         self._coupling = coupling
+        self._grafter = grafter
 
     @property
     def coupled(self) -> bool:
@@ -107,7 +117,12 @@ class Round:
         return self.tree.coupled and not self.config.sampling.greedy
 
     @property
-    def policy(self) -> BudgetPolicy | None:
+    def grafting(self) -> bool:
+        """True when trees also hold what followed the same tokens earlier in the text."""
+        return self.tree.graft and self.config.method in GRAFTED
+
+    @property
+    def policy(self) -> TurnBudget | None:
         """Who sizes the rounds, or None when the budget is a number or nothing is drafted."""
         auto = self.drafting and self.tree.budget == "auto"
         return self._policy(self.coupled) if auto else None
@@ -118,7 +133,7 @@ class Round:
         self.tree = self.session.take_retuned() or self.tree
         laps = Laps()
         start = self.session.cache.length
-        root = torch.tensor(self.answer.token_ids[-1:], device=self.target.device)
+        root = torch.tensor(self.answer.token_ids[-1:])
 
         policy = self.policy
         outlook = policy.plan() if policy else RoundPlan()
@@ -135,7 +150,8 @@ class Round:
             taps=taps,
         )
         show = self.config.stages or self.config.detail == "full"
-        verdict = walk(plan, out.logits, self.chooser, every_row=show)
+        argmax = None if out.choice is None else self.target.fetch(out.choice)
+        verdict = walk(plan, out.logits, self.chooser, argmax=argmax, every_row=show)
         laps.lap("verify")
         if self.config.stages and self.drafting:
             yield TreeVerified(
@@ -148,18 +164,22 @@ class Round:
             self._pass_through()
             laps.resume()
 
-        rows = torch.tensor(verdict.accepted, device=self.target.device)
+        rows = self.target.upload(verdict.accepted)
         self.session.commit([*root.tolist(), *verdict.tokens], rows, out.features)
         emitted = self.answer.emit([*verdict.tokens, verdict.bonus])
         self.chooser.extend(emitted)
         # What was verified behind the end of the turn is no part of the conversation.
         self.session.crop(start + max(1, len(emitted)))
         logits = out.logits if self.config.detail == "full" else None
-        done = self._describe(tree, plan, verdict, emitted, start, logits, laps, outlook.note)
+        note = "" if tree.num_nodes else outlook.note
+        done = self._describe(tree, plan, verdict, emitted, start, logits, laps, note)
         if self.coupled and tree.num_nodes:
-            self._coupling.learn([*verdict.tokens, verdict.bonus])
+            self._coupling.learn([*root.tolist(), *verdict.tokens, verdict.bonus])
+        if self.grafting:
+            self._grafter.learn(self.session.lookup, emitted)
         if policy is not None:
-            policy.learn(done, drafted=tree.num_nodes > 0)
+            own = None if tree.confidence is None else tree.estimates.tolist()
+            policy.learn(done, drafted=tree.num_nodes > 0, estimates=own)
         self.round += 1
         return done
 
@@ -171,27 +191,33 @@ class Round:
         self.allowed = self.tree.limit if self.drafting else 0
         if self.drafter is None or self.session.draft_cache is None or not self.drafting:
             return Supertree.root_only(root)
-        if not outlook.draft:
+        if self.grafting:
+            self._read_text(root)
+        if not outlook.draft and not (outlook.affordable and self._promising()):
             self.allowed = 0
             return Supertree.root_only(root)
         # Never deeper than the turn can still emit beside the bonus token, or than the target
         # can address.
-        depth = min(self.answer.room - 1, self.target.max_positions - start - 1)
-        if depth < 1:
+        reach = min(self.answer.room - 1, self.target.max_positions - start - 1)
+        if reach < 1:
             return Supertree.root_only(root)
         settings = outlook.adjust(self.tree, self.drafter)
-        self.session.encode_pending()
-        block = self.drafter.draft(root, self.session.draft_cache, settings.block_size)
+        block = self.session.draft(root, settings.block_size)
         if self.coupled:
-            block = self._coupling.apply(block, self.config.sampling, start)
+            block = self._coupling.apply(
+                block, self.drafter.head, self.config, self.chooser.noise, start
+            )
         laps.lap("draft")
-        build = BUILDERS[self.config.method]
-        depth = min(depth, block.num_slots)
-        steps = build(block, self.drafter.head, root, self.target.embed, settings, depth)
+        depth = min(reach, block.num_slots)
         if self.config.stages:
-            tree = yield from self._narrate(block, steps, laps)
+            build, at = BUILDERS[self.config.method], root.to(block.hidden.device)
+            steps = build(block, self.drafter.head, at, self.target.embed, settings, depth)
+            tree = hosted((yield from self._narrate(block, steps, laps)))
         else:
-            tree = finish(steps)
+            cache = self.session.draft_cache
+            tree = grow(self.drafter, self.config.method, block, root, cache, settings, depth)
+        if self.grafting:
+            tree = yield from self._graft(tree, block, reach, laps)
         policy = self.policy
         if policy is not None:
             self.allowed, self.expected = policy.size(tree.best_path_logps(self.tree.limit))
@@ -205,6 +231,33 @@ class Round:
             laps.resume()
         return tree
 
+    def _read_text(self, root: Tensor) -> None:
+        """Have the index hold the context and the root; rounds keep it up to date."""
+        index, context = self.session.lookup, self.session.ids
+        if self.round == 0 or len(index) != len(context) + 1:
+            index.sync([*context, *root.tolist()])
+
+    def _promising(self) -> bool:
+        return self.grafting and self._grafter.promising(self.session.lookup)
+
+    def _graft(
+        self, tree: Supertree, block: BlockDraft, reach: int, laps: Laps
+    ) -> Generator[Event, None, Supertree]:
+        """Join what followed the same tokens earlier; levels that changed are told once more."""
+        assert self.drafter is not None
+        opinion = Opinion(tree, block, self.drafter.head, self.target.embed, self.config.method)
+        grafted = self._grafter.graft(
+            tree, self.session.lookup, opinion, limit=self.tree.limit, reach=reach
+        )
+        laps.lap("tree_build")
+        if self.config.stages and grafted is not tree:
+            for depth in range(1, int(grafted.depth.max()) + 1):
+                self._pass_through()
+                count = int((grafted.depth == depth).sum())
+                yield self._expanded(grafted.level(depth, count))
+                laps.resume()
+        return grafted
+
     def _narrate(
         self, block: BlockDraft, steps: Steps, laps: Laps
     ) -> Generator[Event, None, Supertree]:
@@ -215,12 +268,12 @@ class Round:
             self._pass_through()
             laps.resume()
             try:
-                level = next(steps)
+                describe = next(steps)
             except StopIteration as stop:
                 tree = stop.value
             else:
                 laps.lap("tree_build")
-                yield self._expanded(level)
+                yield self._expanded(describe())
         return tree
 
     def _expanded(self, level: Level) -> DepthExpanded:

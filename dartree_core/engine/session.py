@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dartree_core.config import TreeConfig
-from dartree_core.draft.drafter import DraftCache, Drafter
+from dartree_core.draft.drafter import BlockDraft, DraftCache, Drafter
+from dartree_core.draft.lookup import SuffixIndex
 from dartree_core.models.kv_cache import KVCache
 from dartree_core.models.target import Target
 
@@ -22,6 +23,7 @@ class Session:
 
     Attributes:
         turn: Turns started so far.
+        lookup: Where the text has been before, for rounds that graft; they bring it up to date.
     """
 
     def __init__(self, target: Target, drafter: Drafter | None) -> None:
@@ -32,6 +34,7 @@ class Session:
         self.ids: list[int] = []
         self.pending: Tensor | None = None
         self.turn = 0
+        self.lookup = SuffixIndex()
         self._cancelled = False
         self._retuned: TreeConfig | None = None
 
@@ -104,6 +107,21 @@ class Session:
         if self.drafter is not None and self.draft_cache is not None and self.pending is not None:
             self.drafter.extend(self.pending, self.draft_cache)
             self.pending = None
+
+    def draft(self, root: Tensor, block_size: int | None) -> BlockDraft:
+        """A block behind everything committed, whether the drafter has read it yet or not.
+
+        Args:
+            root: int64 `[1]`, the last emitted token.
+            block_size: As in `Drafter.draft`.
+        """
+        assert self.drafter is not None
+        assert self.draft_cache is not None
+        if self.pending is not None and not self.drafter.merges(self.pending, self.draft_cache):
+            self.encode_pending()
+        block = self.drafter.draft(root, self.draft_cache, block_size, self.pending)
+        self.pending = None
+        return block
 
     def crop(self, length: int) -> None:
         """Forget all positions from `length` on, in both caches."""

@@ -66,13 +66,21 @@ class Verdict:
     choice: list[int]
 
 
-def walk(plan: VerifyPlan, logits: Tensor, chooser: Chooser, *, every_row: bool = False) -> Verdict:
+def walk(
+    plan: VerifyPlan,
+    logits: Tensor,
+    chooser: Chooser,
+    *,
+    argmax: Tensor | None = None,
+    every_row: bool = False,
+) -> Verdict:
     """Follow the target's choices through the tree.
 
     Args:
         plan: The rows that were scored.
         logits: float32 `[n + 1, V]`.
         chooser: The target's choices.
+        argmax: int64 `[n + 1]` on the host, each row's argmax where it is known already.
         every_row: Choose at every row, for display; else a row is only asked when reached,
             unless all of them cost one argmax.
     """
@@ -86,7 +94,9 @@ def walk(plan: VerifyPlan, logits: Tensor, chooser: Chooser, *, every_row: bool 
     choice = [-1] * len(token)
     if chooser.plain_argmax or every_row:
         positions = [start + len(path) + 1 for path in paths]
-        choice = chooser.choose(logits, positions, paths).tolist()
+        if argmax is None or not chooser.plain_argmax:
+            argmax = chooser.choose(logits, positions, paths)
+        choice = argmax.tolist()
     node, accepted = 0, [0]
     while True:
         if choice[node] < 0:

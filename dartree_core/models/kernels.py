@@ -78,6 +78,35 @@ def pack(module: nn.Module, kernel: str) -> None:
             pack(child, kernel)
 
 
+class Part(nn.Module):
+    """Some outputs of a product that several linear modules share."""
+
+    def __init__(self, run: Linear, start: int, end: int) -> None:
+        super().__init__()
+        self._run, self._start, self._end = run, start, end
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., in]` to `[..., end - start]`."""
+        return self._run(x)[..., self._start : self._end]
+
+
+def fuse(parent: nn.Module, names: Sequence[str], kernel: str) -> Linear:
+    """One product for several linear modules of the same input, which become `Part`s of it.
+
+    Args:
+        parent: Module they are attributes of.
+        names: Their names, in the order of the product's outputs; none has a bias.
+        kernel: See `KERNELS`.
+    """
+    weights = [getattr(parent, name).weight.detach() for name in names]
+    run = KERNELS[kernel](torch.cat(weights), None)
+    start = 0
+    for name, weight in zip(names, weights, strict=True):
+        setattr(parent, name, Part(run, start, start + len(weight)))
+        start += len(weight)
+    return run
+
+
 def has_fbgemm() -> bool:
     """True when this PyTorch and CPU can run `fbgemm_half`."""
     return "fbgemm" in torch.backends.quantized.supported_engines

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,8 +183,9 @@ def save_draft(
     seed: int = 0,
     vocab_ids: Sequence[int] | None = None,
     rename: Callable[[str], str] = lambda name: name,
+    extra: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write a drafter with random weights as a checkpoint folder."""
+    """Write a drafter with random weights, and `extra` tensors, as a checkpoint folder."""
     spec = DraftSpec.from_config(config)
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
@@ -196,7 +197,7 @@ def save_draft(
         tensors["draft_vocab_ids"] = torch.tensor(vocab_ids, dtype=torch.int32)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(tensors, folder / "model.safetensors")
+    save_file(tensors | dict(extra or {}), folder / "model.safetensors")
     return folder
 
 
@@ -208,8 +209,14 @@ class KnowingDrafter(Drafter):
 
     opinion: Callable[[Tensor, int], Tensor] | None = None
 
-    def draft(self, root: Tensor, cache: DraftCache, block_size: int | None = None) -> BlockDraft:
-        block = super().draft(root, cache, block_size)
+    def draft(
+        self,
+        root: Tensor,
+        cache: DraftCache,
+        block_size: int | None = None,
+        new: Tensor | None = None,
+    ) -> BlockDraft:
+        block = super().draft(root, cache, block_size, new)
         if self.opinion is not None:
             logits = self.opinion(block.base_logits, cache.length)
             block = BlockDraft(block.hidden, logits, block.vocabulary)

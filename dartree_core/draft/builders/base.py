@@ -1,8 +1,8 @@
 """What a tree builder is.
 
-A builder is a generator: it yields every level as it is selected and returns the tree. Decoding
-at full speed drains it (`supertree.finish`); step mode shows each level before asking for the
-next one, with the very same code.
+A builder is a generator: at every level it selects, it yields what describes the level, and in
+the end it returns the tree. Decoding at full speed drains it (`supertree.finish`) and describes
+nothing; step mode shows each level before asking for the next one, with the very same code.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 from dartree_core.config import TreeConfig
 from dartree_core.draft.drafter import BlockDraft
 from dartree_core.draft.heads import CorrectionHead
+from dartree_core.draft.heads.base import Embed
 from dartree_core.draft.supertree import Level, Supertree
 
-Embed: TypeAlias = Callable[[Tensor], Tensor]
-"""Target embeddings `[n, H]` of token ids `[n]`."""
+__all__ = ["Builder", "Embed", "Steps"]
 
-Steps: TypeAlias = Generator[Level, None, Supertree]
+Steps: TypeAlias = Generator[Callable[[], Level], None, Supertree]
 
 
 class Builder(Protocol):

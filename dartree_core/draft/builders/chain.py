@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from dartree_core.config import TreeConfig
 from dartree_core.draft.builders.base import Embed, Steps
+from dartree_core.draft.confidence import PathConfidence
 from dartree_core.draft.drafter import BlockDraft
 from dartree_core.draft.heads import CorrectionHead
 from dartree_core.draft.supertree import Level, Supertree
@@ -22,18 +25,11 @@ def dflash(
 ) -> Steps:
     """Builder: the likeliest token of every slot, uncorrected (arXiv 2602.06036)."""
     logp, rows = torch.log_softmax(block.base_logits[:max_depth], dim=-1).max(dim=-1)
-    token = block.vocabulary.to_target(rows)
-    path = logp.cumsum(0)
-    one = torch.ones_like(rows[:1])
-    levels = []
-    for i in range(max_depth):
-        at = slice(i, i + 1)
-        level = _link(
-            i, token[at], logp[at], logp[at], path[at], one, one, block.base_logits.shape[1]
-        )
-        levels.append(level)
-        yield level
-    return Supertree.from_levels(root, levels, list(token[:, None]))
+    token, path, first = block.vocabulary.to_target(rows), logp.cumsum(0), torch.ones_like(rows)
+    chain = _chain(root, token, logp, logp, path, first, first)
+    for depth in range(1, max_depth + 1):
+        yield partial(chain.level, depth, block.base_logits.shape[1])
+    return chain
 
 
 def domino(
@@ -46,31 +42,37 @@ def domino(
 ) -> Steps:
     """Builder: slot by slot the likeliest token given the chain so far (arXiv 2605.29707).
 
-    Corrected over the whole vocabulary; the head's first `prefix_len` slots stay uncorrected.
+    Corrected over the whole vocabulary, or over the likeliest tokens where the head knows no
+    others; its first `prefix_len` slots stay uncorrected.
     """
     base = block.base_logits[:max_depth]
     shared = head.prepare(block.hidden[:max_depth])
     marginal = torch.log_softmax(base, dim=-1)
     states = head.root_state(root, embed(root))
     path = torch.zeros(1, device=root.device)
-    levels = []
+    sure, only = PathConfidence(head, root.device), root.new_zeros(1)
+    links: list[tuple[Tensor, ...]] = []
     for i in range(max_depth):
         logp = marginal[i : i + 1]
         if i >= head.prefix_len:
             correction = _whole(head.correct(shared[i], states, None), base.shape[1])
             corrected = base[i] + block.scale * correction
+            if head.max_candidates is not None:
+                corrected = _among(corrected, base[i], head.max_candidates)
             logp = torch.log_softmax(corrected, dim=-1)
         best, row = logp.max(dim=-1)
         token = block.vocabulary.to_target(row)
         own = marginal[i, row]
         rank = (marginal[i] > own).sum()[None] + 1
         path = path + best
-        level = _link(i, token, own, best, path, rank, torch.ones_like(rank), base.shape[1])
-        levels.append(level)
-        yield level
+        links.append((token, own, best, path, rank, torch.ones_like(rank)))
+        sure.extend(shared[i], states, only)
+        yield partial(_last, root, links[:], base.shape[1])
         if i + 1 < max_depth:
-            states = head.advance(states, token, embed(token))
-    return Supertree.from_levels(root, levels, [level.token for level in levels])
+            states = head.follow(states, token, embed, shared[i])
+    grown = _join(root, links)
+    grown.confidence = sure.column
+    return grown
 
 
 def _whole(correction: Tensor, size: int) -> Tensor:
@@ -78,26 +80,42 @@ def _whole(correction: Tensor, size: int) -> Tensor:
     return correction.float() if correction.shape[1] == 1 else correction[:, :size].float()
 
 
-def _link(
-    index: int,
+def _among(corrected: Tensor, base: Tensor, most: int) -> Tensor:
+    """`corrected` `[1, Vd]` for the `most` likeliest tokens by `base` `[Vd]`, -inf for others."""
+    listed = base.topk(min(most, len(base))).indices
+    out = torch.full_like(corrected, float("-inf"))
+    return out.index_copy_(1, listed, corrected.index_select(1, listed))
+
+
+def _last(root: Tensor, links: list[tuple[Tensor, ...]], considered: int) -> Level:
+    return _join(root, links).level(len(links), considered)
+
+
+def _join(root: Tensor, links: list[tuple[Tensor, ...]]) -> Supertree:
+    return _chain(root, *(torch.cat(column) for column in zip(*links, strict=True)))
+
+
+def _chain(
+    root: Tensor,
     token: Tensor,
     draft_logp: Tensor,
     head_logp: Tensor,
-    path: Tensor,
+    path_logp: Tensor,
     draft_rank: Tensor,
     head_rank: Tensor,
-    considered: int,
-) -> Level:
-    node = torch.full_like(token, index + 1)
-    return Level(
-        depth=index + 1,
-        considered=considered,
-        node=node,
-        token=token,
+) -> Supertree:
+    """A chain of nodes, their columns `[N]`, under a root `[1]`."""
+    node = torch.arange(len(token) + 1, device=root.device)
+    zero, one = root.new_zeros(1), torch.zeros(1, device=root.device)
+    return Supertree(
+        token=torch.cat((root, token)),
         parent=node - 1,
-        draft_logp=draft_logp,
-        head_logp=head_logp,
-        path_logp=path,
-        draft_rank=draft_rank,
-        head_rank=head_rank,
+        depth=node,
+        draft_logp=torch.cat((one, draft_logp)),
+        head_logp=torch.cat((one, head_logp)),
+        path_logp=torch.cat((one, path_logp)),
+        draft_rank=torch.cat((zero, draft_rank)),
+        head_rank=torch.cat((zero, head_rank)),
+        kept=node,
+        candidates=list(token[:, None]),
     )

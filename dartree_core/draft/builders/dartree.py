@@ -7,15 +7,18 @@ the head's calls, so the head runs `depth` times whatever the number of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache, partial
+from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dartree_core.config import TreeConfig
 from dartree_core.draft.builders.base import Embed, Steps
+from dartree_core.draft.confidence import PathConfidence
 from dartree_core.draft.drafter import BlockDraft
 from dartree_core.draft.heads import CorrectionHead
 from dartree_core.draft.supertree import Level, Supertree, finish
@@ -78,7 +81,7 @@ def pruned(
     max_depth: int,
 ) -> Steps:
     """Builder: W nodes at every depth, then the best `budget` of the supertree."""
-    width = min(tree.width, _expansion(block, tree))
+    width = min(tree.width, _expansion(block, head, tree))
     grown = yield from _grow(block, head, root, embed, tree, max_depth, lambda depth, nodes: width)
     grown.depth_bonus = tree.depth_bonus
     grown.prune(tree.limit)
@@ -101,9 +104,10 @@ def fixed(
     return (yield from _grow(block, head, root, embed, tree, max_depth, share))
 
 
-def _expansion(block: BlockDraft, tree: TreeConfig) -> int:
+def _expansion(block: BlockDraft, head: CorrectionHead, tree: TreeConfig) -> int:
     """E, most children of one parent; the budget caps branching too."""
-    return min(tree.expansion_k, block.base_logits.shape[1], tree.limit)
+    known = block.base_logits.shape[1]
+    return min(tree.expansion_k, known, tree.limit, head.max_candidates or known)
 
 
 def _grow(
@@ -118,13 +122,15 @@ def _grow(
     """Expand the frontier depth by depth.
 
     `quota(depth, nodes)` says how many nodes the next level may have, given the levels and
-    nodes so far; 0 ends the tree.
+    nodes so far; 0 ends the tree. Only what selects nodes happens here; `_join` works out their
+    columns for all levels together.
     """
-    branch = _expansion(block, tree)
+    branch = _expansion(block, head, tree)
     slots = _Slots.of(block, head, tree, branch, max_depth)
     states = head.root_state(root, embed(root))
-    frontier, path = root.new_zeros(1), torch.zeros(1, device=root.device)
-    levels: list[Level] = []
+    path = torch.zeros(1, device=root.device)
+    sure = PathConfidence(head, root.device)
+    picks: list[_Pick] = []
     nodes = 0
     for depth in range(max_depth):
         count = min(quota(depth, nodes), len(path) * branch)
@@ -132,27 +138,16 @@ def _grow(
             break
         logp = slots.score(head, depth, states)
         path, parent, child = _select(path, logp, count, branch)
-        of_parent = logp[parent] if len(logp) > 1 else logp.expand(count, -1)
-        head_logp = of_parent.gather(1, child[:, None])
-        token = slots.tokens[depth][child]
-        level = Level(
-            depth=depth + 1,
-            considered=len(frontier) * logp.shape[1],
-            node=torch.arange(nodes + 1, nodes + count + 1, device=root.device),
-            token=token,
-            parent=frontier[parent],
-            draft_logp=slots.logp[depth][child],
-            head_logp=head_logp[:, 0],
-            path_logp=path,
-            draft_rank=child + 1,
-            head_rank=(of_parent > head_logp).sum(-1) + 1,
-        )
-        levels.append(level)
-        yield level
-        frontier, nodes = level.node, nodes + count
+        token = slots.tokens[depth].index_select(0, child)
+        picks.append(_Pick(logp, parent, child, token, path))
+        sure.extend(slots.shared[depth], states, parent)
+        yield partial(_last, root, slots, picks[:])
+        nodes += count
         if depth + 1 < max_depth:
-            states = head.advance(states[parent], token, embed(token))
-    return Supertree.from_levels(root, levels, slots.tokens[: len(levels)])
+            states = head.follow(states.index_select(0, parent), token, embed, slots.shared[depth])
+    grown = _join(root, slots, picks)
+    grown.confidence = sure.column
+    return grown
 
 
 def _select(path: Tensor, logp: Tensor, count: int, branch: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,44 +178,139 @@ def _select(path: Tensor, logp: Tensor, count: int, branch: int) -> tuple[Tensor
 class _Slots:
     """Per slot, the tokens that may be proposed and what all parents of a depth share.
 
-    `rows[i]` are vocabulary rows in descending order of base logit, `tokens[i]` their target ids,
-    `base[i]` their logits, and `logp[i]` their marginal log-probabilities: within the candidate
-    set for corrected slots, over the whole vocabulary for uncorrected ones.
+    Attributes:
+        rows: int64 `[K, C]`, vocabulary rows in descending order of base logit.
+        tokens: Their target ids, a slot each.
+        base: float32 `[K, C]`, their base logits.
+        logp: float32 `[K, C]`, their marginal log-probabilities: within the candidate set for
+            corrected slots, over the whole vocabulary for uncorrected ones.
+        shared: What the head prepared.
+        prefix_len: First slots that stay uncorrected.
+        branch: Most children of one parent; uncorrected slots have no more candidates.
+        scale: Of corrections.
     """
 
-    rows: list[Tensor]
-    tokens: list[Tensor]
-    base: list[Tensor]
-    logp: list[Tensor]
+    rows: Tensor
+    tokens: tuple[Tensor, ...]
+    base: Tensor
+    logp: Tensor
     shared: Tensor
     prefix_len: int
-    scale: float
+    branch: int
+    scale: float | Tensor
 
     @classmethod
     def of(
         cls, block: BlockDraft, head: CorrectionHead, tree: TreeConfig, branch: int, depths: int
     ) -> _Slots:
         logits = block.base_logits[:depths]
-        size = min(logits.shape[1], max(tree.expansion_k, tree.candidates))
-        top = logits.topk(size, dim=-1)
-        rows, base = list(top.indices), list(top.values)
-        tokens = list(block.vocabulary.to_target(top.indices))
-        logp = list(torch.log_softmax(top.values, dim=-1))
-        for i in range(min(head.prefix_len, depths)):
-            rows[i], tokens[i] = rows[i][:branch], tokens[i][:branch]
-            logp[i] = torch.log_softmax(logits[i], dim=-1)[rows[i]].clamp(max=0)
+        known = logits.shape[1]
+        size = min(known, max(tree.expansion_k, tree.candidates), head.max_candidates or known)
+        base, rows = logits.topk(size, dim=-1)
+        logp = torch.log_softmax(base, dim=-1)
+        if head.prefix_len:
+            first = slice(head.prefix_len)
+            whole = torch.log_softmax(logits[first], dim=-1)
+            logp[first] = whole.gather(1, rows[first]).clamp_(max=0)
+        tokens = block.vocabulary.to_target(rows).unbind()
         shared = head.prepare(block.hidden[:depths])
-        return cls(rows, tokens, base, logp, shared, head.prefix_len, block.scale)
+        return cls(rows, tokens, base, logp, shared, head.prefix_len, branch, block.scale)
 
     def score(self, head: CorrectionHead, slot: int, states: Tensor) -> Tensor:
-        """Log-probabilities `[F, C]` of a slot's candidates given parents' states, or `[1, C]`
-        where the slot stays uncorrected.
+        """Log-probabilities `[F, C]` of a slot's candidates given parents' states, or
+        `[1, branch]` where the slot stays uncorrected.
 
         Corrected scores are normalised over the candidate set. Log-softmax may round to just
         above 0 for a near-certain token, which would let a child's key pass its parent's.
         """
         if slot < self.prefix_len:
-            return self.logp[slot][None]
+            return self.logp[slot : slot + 1, : self.branch]
         correction = head.correct(self.shared[slot], states, self.rows[slot]).float()
-        corrected = torch.add(self.base[slot], correction, alpha=self.scale)
+        corrected = self.base[slot] + self.scale * correction
         return torch.log_softmax(corrected, dim=-1).clamp_(max=0)
+
+    def rows_of(self, pick: _Pick, frontier: int) -> Tensor:
+        """A pick's scores with a row for each of `frontier` parents and all candidates' columns."""
+        scores = pick.logp.expand(frontier, -1)
+        missing = self.rows.shape[1] - scores.shape[1]
+        return F.pad(scores, (0, missing), value=float("-inf")) if missing else scores
+
+    def candidates(self, depths: int) -> list[Tensor]:
+        """Target ids that could be proposed at the first `depths` slots."""
+        return [
+            ids[: self.branch] if i < self.prefix_len else ids
+            for i, ids in enumerate(self.tokens[:depths])
+        ]
+
+
+class _Pick(NamedTuple):
+    """What one depth selected.
+
+    Attributes:
+        logp: float32 `[F, C]`, scores of the frontier's candidates, or `[1, C]` for all of it.
+        parent: int64 `[q]`, rows of the frontier.
+        child: int64 `[q]`, columns of the candidates.
+        token: int64 `[q]`, target ids.
+        path: float32 `[q]`, path scores.
+    """
+
+    logp: Tensor
+    parent: Tensor
+    child: Tensor
+    token: Tensor
+    path: Tensor
+
+
+def _last(root: Tensor, slots: _Slots, picks: Sequence[_Pick]) -> Level:
+    """The deepest level so far."""
+    frontier = len(picks[-2].path) if len(picks) > 1 else 1
+    considered = frontier * picks[-1].logp.shape[1]
+    return _join(root, slots, picks).level(len(picks), considered)
+
+
+def _join(root: Tensor, slots: _Slots, picks: Sequence[_Pick]) -> Supertree:
+    """The tree of all levels picked so far, every node kept.
+
+    Nodes are numbered level by level, so row i of all scores is what node i's children got.
+    """
+    if not picks:
+        return Supertree.root_only(root)
+    zero, one = root.new_zeros(1), torch.zeros(1, device=root.device)
+    counts = tuple(len(pick.path) for pick in picks)
+    node, depth, first = _numbering(counts, root.device)
+    parent = torch.cat([zero - 1, *(pick.parent for pick in picks)]) + first
+    child = torch.cat([pick.child for pick in picks])
+    scores = torch.cat(
+        [slots.rows_of(pick, count) for pick, count in zip(picks, (1, *counts), strict=False)]
+    )
+    rivals = scores.index_select(0, parent[1:])
+    head_logp = rivals.gather(1, child[:, None])
+    return Supertree(
+        token=torch.cat([root, *(pick.token for pick in picks)]),
+        parent=parent,
+        depth=depth,
+        draft_logp=torch.cat((one, slots.logp[depth[1:] - 1, child])),
+        head_logp=torch.cat((one, head_logp[:, 0])),
+        path_logp=torch.cat([one, *(pick.path for pick in picks)]),
+        draft_rank=torch.cat((zero, child + 1)),
+        head_rank=torch.cat((zero, (rivals > head_logp).sum(-1) + 1)),
+        kept=node,
+        candidates=slots.candidates(len(picks)),
+    )
+
+
+@cache
+def _numbering(counts: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For levels of so many nodes: ids, depths, and the first id of the level above, each
+    `[N + 1]`, the root included. Trees have few shapes, so these are made once, and kept: a
+    recorded CUDA graph may read them at any time."""
+    depth, first, above, known = [0], [0], 0, 1
+    for level, count in enumerate(counts, start=1):
+        depth += [level] * count
+        first += [above] * count
+        above, known = known, known + count
+    return (
+        torch.arange(known, device=device),
+        torch.tensor(depth, device=device),
+        torch.tensor(first, device=device),
+    )

@@ -7,6 +7,8 @@ tokens per depth, a heap over prefixes, ties by lexicographic rank tuple.
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -42,15 +44,11 @@ def ddtree(
     path = torch.tensor([score for score, _, _ in found], device=device)
     logp = top.values[depth - 1, rank]
     token = block.vocabulary.to_target(top.indices[depth - 1, rank])
-    columns = (token, parent, logp, path, rank + 1)
-    deepest = int(depth.max())
-    for level in range(1, deepest + 1):
-        node = (depth == level).nonzero()[:, 0]
-        yield _level(level, node + 1, node, columns, logits.shape[1])
     zero, one = root.new_zeros(1), torch.zeros(1, device=device)
     ranks = torch.cat((zero, rank + 1))
     logps = torch.cat((one, logp))
-    return Supertree(
+    deepest = max(len(ranks_of_path) for _, ranks_of_path, _ in found)
+    grown = Supertree(
         token=torch.cat((root, token)),
         parent=torch.cat((zero - 1, parent)),
         depth=torch.cat((zero, depth)),
@@ -62,6 +60,9 @@ def ddtree(
         kept=torch.arange(len(found) + 1, device=device),
         candidates=list(block.vocabulary.to_target(top.indices[:deepest])),
     )
+    for level in range(1, deepest + 1):
+        yield partial(_level, grown, level, logits.shape[1])
+    return grown
 
 
 def _best_first(scores: list[list[float]], budget: int) -> list[tuple[float, tuple[int, ...], int]]:
@@ -80,17 +81,6 @@ def _best_first(scores: list[list[float]], budget: int) -> list[tuple[float, tup
     return found
 
 
-def _level(depth: int, node: Tensor, at: Tensor, columns: tuple[Tensor, ...], vocab: int) -> Level:
-    token, parent, logp, path, rank = (c[at] for c in columns)
-    return Level(
-        depth=depth,
-        considered=len(set(parent.tolist())) * vocab,
-        node=node,
-        token=token,
-        parent=parent,
-        draft_logp=logp,
-        head_logp=logp,
-        path_logp=path,
-        draft_rank=rank,
-        head_rank=rank,
-    )
+def _level(tree: Supertree, depth: int, vocab: int) -> Level:
+    level = tree.level(depth, 0)
+    return replace(level, considered=len(set(level.parent.tolist())) * vocab)

@@ -200,7 +200,7 @@ def test_any_builder_on_tied_scores_makes_a_well_formed_tree(
     steps = BUILDERS[method](block, head, ROOT, embed, config, len(table))
     while True:
         try:
-            levels.append(next(steps))
+            levels.append(next(steps)())
         except StopIteration as stop:
             tree: Supertree = stop.value
             break
@@ -281,3 +281,28 @@ def test_domino_state_is_torchs_own_gru() -> None:
     torch.testing.assert_close(split, head.embed_proj(torch.cat((hidden, state), -1)))
     rows = torch.tensor([5, 0, 11])
     torch.testing.assert_close(head.correct(head.prepare(hidden)[0], state, rows), split[:, rows])
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_a_tabulated_head_grows_the_same_tree(reduced: bool) -> None:
+    """The table replaces a product of the same numbers, whatever the vocabulary's order."""
+    ids = torch.randperm(64, generator=torch.Generator().manual_seed(4))[:SIZE]
+    block = block_of(logits(6), ids if reduced else None)
+    plain, tabled = domino(1), domino(1)
+    tabled.tabulate(block.vocabulary.target_ids(ROOT.device), embed)
+    trees = [built("dartree", block, head, budget=20, width=6) for head in (plain, tabled)]
+    assert torch.equal(trees[0].token, trees[1].token)
+    assert torch.equal(trees[0].parent, trees[1].parent)
+    assert torch.equal(trees[0].kept, trees[1].kept)
+    torch.testing.assert_close(trees[0].path_logp, trees[1].path_logp)
+
+
+def test_a_table_that_would_be_too_large_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dartree_core.draft.heads import domino as module
+
+    monkeypatch.setattr(module, "_MOST_BYTES", 10)
+    head = domino()
+    head.tabulate(torch.arange(SIZE), embed)
+    state = head.root_state(ROOT, embed(ROOT))
+    token = torch.tensor([5])
+    assert torch.equal(head.follow(state, token, embed), head.advance(state, token, embed(token)))

@@ -44,9 +44,25 @@ def plain_backbone(draft: Drafter, context: torch.Tensor, root: int, size: int) 
         swapped = torch.cat((-v[..., half:], v[..., :half]), -1)
         return v * cos[at, None] + swapped * sin[at, None]
 
-    for layer, window in zip(net.layers, spec.windows, strict=True):
+    def mixed(v: torch.Tensor, conv: Any, side: int, source: torch.Tensor) -> torch.Tensor:
+        """A convolution's one side, row by row, tap by tap."""
+        if conv is None:
+            return v
+        shape = (len(v), 2, spec.conv_taps, -1)
+        dynamic = conv.kernel_projection(source).view(shape)[:, side]
+        rows = []
+        for i in range(len(v)):
+            row = torch.zeros(v.shape[1])
+            for tap in range(min(spec.conv_taps, i + 1)):
+                own = dynamic[i, tap].repeat_interleave(spec.conv_group)
+                row = row + (conv.base_kernel[side, tap] + own) * v[i - tap]
+            rows.append(row)
+        return torch.stack(rows)
+
+    for layer, window, causal in zip(net.layers, spec.windows, spec.causal, strict=True):
         attention: Any = layer.self_attn
-        h = layer.input_layernorm(x)
+        source = layer.input_layernorm(x)
+        h = mixed(source, layer.attention_conv, 0, source)
         heads = (-1, spec.num_heads, spec.head_dim)
         groups = (-1, spec.num_kv_heads, spec.head_dim)
         q = turned(attention.q_norm(attention.q_proj(h).view(heads)), slice(t, None))
@@ -59,21 +75,35 @@ def plain_backbone(draft: Drafter, context: torch.Tensor, root: int, size: int) 
         if window is not None:
             far = (positions[t:, None] - positions[None]).abs() >= window
             scores = scores.masked_fill(far, float("-inf"))
+        if causal:
+            later = positions[t:, None] < positions[None]
+            scores = scores.masked_fill(later, float("-inf"))
         out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
-        x = x + attention.o_proj(out.flatten(1))
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
+        x = x + mixed(attention.o_proj(out.flatten(1)), layer.attention_conv, 1, source)
+        source = layer.post_attention_layernorm(x)
+        inside = layer.mlp(mixed(source, layer.mlp_conv, 0, source))
+        x = x + mixed(inside, layer.mlp_conv, 1, source)
     return net.norm(x)
 
 
 @pytest.mark.parametrize("shift", [False, True], ids=["row-dropped", "shifted"])
-@pytest.mark.parametrize("windows", [None, ["sliding_attention", "full_attention"]], ids=str)
-def test_block_equals_an_uncached_pass(windows: Any, shift: bool) -> None:
-    draft = tiny.drafter(
-        tiny.target("llama"),
-        shift_label=shift,
-        layer_types=windows,
-        sliding_window=4 if windows else None,
-    )
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": 4,
+            "is_causal": False,
+        },
+        {"is_causal": True},
+        {"conv_kernel_size": 3, "conv_group_size": 8},
+    ],
+    ids=str,
+)
+def test_block_equals_an_uncached_pass(fields: dict[str, Any], shift: bool) -> None:
+    draft = tiny.drafter(tiny.target("llama"), shift_label=shift, **fields)
     context = features(9)
     block = draft.draft(ROOT, with_context(draft, context))
     with torch.inference_mode():
@@ -94,6 +124,44 @@ def test_windows_matter_to_this_drafter() -> None:
         )
         blocks.append(draft.draft(ROOT, with_context(draft, features(9))).hidden)
     assert not torch.allclose(*blocks, atol=0.05)
+
+
+def hidden_with(**fields: Any) -> torch.Tensor:
+    draft = tiny.drafter(tiny.target("llama"), **fields)
+    return draft.draft(ROOT, with_context(draft, features(9))).hidden
+
+
+def test_direction_matters_to_this_drafter() -> None:
+    """Guards the test above: it could not tell otherwise."""
+    slides = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 4}
+    backwards, both = hidden_with(**slides), hidden_with(**slides, is_causal=False)
+    assert not torch.allclose(backwards, both, atol=0.05)
+
+
+def test_a_causal_block_does_not_look_ahead() -> None:
+    """Slots of a shorter block are those of a longer one."""
+    draft = tiny.drafter(tiny.target("llama"), is_causal=True)
+    cache = with_context(draft, features(9))
+    long, short = draft.draft(ROOT, cache), draft.draft(ROOT, cache, 3)
+    torch.testing.assert_close(short.hidden, long.hidden[:2], atol=1e-5, rtol=1e-5)
+
+
+def test_logits_are_scaled_then_bounded() -> None:
+    plain = tiny.drafter(tiny.target("llama"))
+    bounded = tiny.drafter(tiny.target("llama"), output_multiplier=0.5, final_logit_softcapping=2.0)
+    raw, ours = (d.draft(ROOT, with_context(d, features(4))).base_logits for d in (plain, bounded))
+    torch.testing.assert_close(ours, 2.0 * torch.tanh(0.5 * raw / 2.0))
+    assert ours.abs().max() <= 2.0
+
+
+def test_embeddings_may_be_scaled() -> None:
+    target = tiny.target("gemma3-sliding")
+    tokens = torch.tensor([3, 9])
+    as_target = tiny.drafter(target)._embed(tokens)
+    raw = tiny.drafter(target, input_embedding_scale=1.0)._embed(tokens)
+    assert torch.equal(as_target, target.embed(tokens))
+    assert torch.equal(raw, target.embedding.weight[tokens])
+    assert not torch.allclose(as_target, raw), "this target scales its embeddings"
 
 
 def test_context_may_come_in_pieces() -> None:

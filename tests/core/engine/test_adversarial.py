@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from dartree_core.config import DecodeConfig, SamplingConfig, TreeConfig
-from dartree_core.draft import Supertree
+from dartree_core.draft import Supertree, growing
 from dartree_core.draft.builders import BUILDERS
 from dartree_core.engine import Decoder
-from dartree_core.engine import round as engine_round
 from dartree_core.models import Target
 from tests.core import tiny
 
@@ -177,7 +176,7 @@ def test_a_builder_that_proposes_only_nonsense(monkeypatch: pytest.MonkeyPatch) 
             kept=torch.arange(nodes),
         )
 
-    monkeypatch.setattr(engine_round, "BUILDERS", {**BUILDERS, "dartree": nonsense})
+    monkeypatch.setattr(growing, "BUILDERS", {**BUILDERS, "dartree": nonsense})
     decoder, prompt = tiny.enumerable(), [3, 7, 1]
     for sampling in SAMPLING.values():
         config = DecodeConfig(sampling=sampling, max_new_tokens=LENGTH)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dartree_core.config import METHODS, DecodeConfig, TreeConfig
-from dartree_core.draft import Drafter
+from dartree_core.draft import Drafter, growing
 from dartree_core.engine import Decoder, Session
 from dartree_core.engine import round as engine_round
 from dartree_core.errors import ConfigError
@@ -156,7 +156,7 @@ def test_cancel_before_the_first_event_is_not_forgotten() -> None:
 def test_cancel_between_chunks_of_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     from dartree_core.engine import decoder as engine_decoder
 
-    monkeypatch.setattr(engine_decoder, "_PREFILL_CHUNK", 3)
+    monkeypatch.setattr(engine_decoder, "PREFILL_CHUNK", 3)
     session = decoder().session()
     passes = 0
 
@@ -175,7 +175,7 @@ def test_cancel_between_chunks_of_a_long_prompt(monkeypatch: pytest.MonkeyPatch)
 def test_a_prompt_read_in_chunks_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     from dartree_core.engine import decoder as engine_decoder
 
-    monkeypatch.setattr(engine_decoder, "_PREFILL_CHUNK", 3)
+    monkeypatch.setattr(engine_decoder, "PREFILL_CHUNK", 3)
     session = decoder().session()
     assert ids(session, A) == fresh(A)
     assert_consistent(session)
@@ -220,7 +220,7 @@ PLACES: dict[str, tuple[Callable[[], Any], str]] = {
     "drafter-pass": (lambda: Drafter, "draft"),
     "drafter-context": (lambda: Drafter, "extend"),
     "head": (lambda: type(decoder().drafter.head), "correct"),  # type: ignore[union-attr]
-    "builder": (lambda: engine_round, "finish"),
+    "builder": (lambda: growing, "finish"),
     "walk": (lambda: engine_round, "walk"),
     "commit": (lambda: Session, "commit"),
     "report": (lambda: engine_round, "describe_tree"),

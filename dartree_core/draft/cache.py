@@ -1,0 +1,58 @@
+"""The drafter's cache: keys and values of committed context."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+class DraftCache:
+    """Keys and values of committed context, per draft layer `[kv_heads, capacity, head_dim]`.
+
+    Blocks do not stay: only context features persist (conformance: the cache is cut back to the
+    committed positions after every pass).
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        self.length = 0
+        self._layers: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
+
+    def append(self, new: list[tuple[Tensor, Tensor]]) -> None:
+        """Add keys and values `[kv_heads, t, head_dim]` of `t` more positions."""
+        for layer, (k, v) in enumerate(new):
+            self.place(layer, k, v)
+        self.length += new[0][0].shape[1]
+
+    def place(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Put rows `[kv_heads, t, head_dim]` behind the committed ones.
+
+        They are committed by raising `length`; what is not is overwritten next time.
+
+        Returns:
+            Views of the layer's keys and values, the new rows included.
+        """
+        end = self.length + k.shape[1]
+        held = self._layers[layer]
+        if held is None or held[0].shape[1] < end:
+            held = self._layers[layer] = (self._grown(held, k, end), self._grown(held, v, end, 1))
+        keys, values = held[0][:, :end], held[1][:, :end]
+        keys[:, self.length :] = k
+        values[:, self.length :] = v
+        return keys, values
+
+    def _grown(
+        self, held: tuple[Tensor, Tensor] | None, like: Tensor, end: int, part: int = 0
+    ) -> Tensor:
+        capacity = -(-(end * 3 // 2) // 256) * 256
+        out = like.new_empty(like.shape[0], capacity, like.shape[2])
+        if held is not None:
+            out[:, : self.length] = held[part][:, : self.length]
+        return out
+
+    def context(self) -> list[tuple[Tensor, Tensor]]:
+        """Per layer views of the committed keys and values."""
+        held = [kv for kv in self._layers if kv is not None]
+        return [(k[:, : self.length], v[:, : self.length]) for k, v in held]
+
+    def crop(self, length: int) -> None:
+        """Forget all positions from `length` on."""
+        self.length = min(self.length, length)
