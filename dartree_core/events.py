@@ -37,6 +37,7 @@ class RunStarted:
         versions: Package name to version.
         config: `DecodeConfig.to_dict()` of the first turn.
         prompt, prompt_ids, template: As in the first `TurnStarted`, for readers of one-turn runs.
+        notes: What the user should know about models and prompt, one sentence each.
     """
 
     schema: str = SCHEMA_VERSION
@@ -52,6 +53,7 @@ class RunStarted:
     prompt: str = ""
     prompt_ids: Sequence[int] = ()
     template: str = ""
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

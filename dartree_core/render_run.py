@@ -50,6 +50,7 @@ def _header(header: RunStarted) -> list[Text]:
         ("settings", _settings(header.config)),
         ("recorded", f"{header.created}  schema {header.schema}".strip()),
         ("versions", "  ".join(f"{k} {v}" for k, v in header.versions.items())),
+        *(("note", note) for note in header.notes),
     ]
     return [
         Text.assemble((f"{label:<9}", "dim"), show_text(value)) for label, value in lines if value

@@ -10,8 +10,11 @@ import torch
 
 from dartree_core.errors import CheckpointError, ConfigError
 from dartree_core.models.device import pick_dtype
+from dartree_core.models.kinds import package_for, quantisation, refuse_kind
 from dartree_core.models.lean import LeanTarget, supports
 from dartree_core.models.memory import Memory
+from dartree_core.models.room import require_weights
+from dartree_core.models.selfcheck import check_rows
 from dartree_core.models.target import Target
 
 
@@ -22,11 +25,15 @@ def load_target(
     dtype: torch.dtype | None,
     lean: bool = False,
     memory: Memory | None = None,
+    graphs: bool | None = None,
     trust_remote_code: bool = False,
     label: str = "",
     revision: str = "",
 ) -> Target:
     """Load any transformers causal language model whose weights are safetensors.
+
+    A quantised model is loaded as it is: what it says is what speculation reproduces. On the
+    general path a few passes check that rows of a tree are independent of each other.
 
     Args:
         path: A directory in transformers' layout.
@@ -35,6 +42,7 @@ def load_target(
         lean: Use the lean path where it supports the architecture. It takes the model's weights
             over, so leave it off to work with the transformers model itself.
         memory: Where kernel measurements of the lean path are kept.
+        graphs: CUDA graphs on the lean path; None uses them on CUDA.
         trust_remote_code: Run Python code that the model brings.
         label, revision: For display.
 
@@ -43,38 +51,87 @@ def load_target(
         ConfigError: The model brings its own code and `trust_remote_code` is off.
     """
     folder = Path(path)
-    _check(folder, trust_remote_code)
+    named: dict[str, Any] = {"label": label or folder.name, "revision": revision}
+    config = _check(folder, trust_remote_code)
+    lean = lean and _can_be_lean(folder, trust_remote_code)
+    if not lean:
+        # Quantised weights are laid out for their device as they are read, and cannot be moved.
+        placing = {"device_map": {"": device}} if quantisation(config) else {}
+        model = load_model(folder, device, dtype, trust_remote_code, **placing)
+        target = Target(model if placing else model.to(device), **named)
+        target.notes = check_rows(target)
+        return target
+    weights = dtype or pick_dtype("auto", device)
+    # A CPU multiplies float16 weights well, but float16 activations badly: only the lean path
+    # keeps the two apart.
+    mixed = device.type == "cpu" and weights == torch.float16
+    model = load_model(folder, device, torch.float32 if mixed else weights, trust_remote_code)
+    return LeanTarget(model.to(device), weights=weights, memory=memory, graphs=graphs, **named)
+
+
+def load_model(
+    path: str | Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    trust_remote_code: bool = False,
+    **placing: Any,
+) -> Any:
+    """A transformers model, frozen, in eval mode.
+
+    Args:
+        path, trust_remote_code: As in `load_target`.
+        device: Where it will run; nothing is moved there.
+        dtype: Of the weights; None picks what computes well there.
+        placing: How weights are spread, as `from_pretrained` takes it.
+
+    Raises:
+        CheckpointError: The directory is no loadable model.
+        CapacityError: Its weights do not fit into the device's memory.
+        ConfigError: The model brings its own code and `trust_remote_code` is off.
+    """
+    folder = Path(path)
+    config = _check(folder, trust_remote_code)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    lean = lean and _can_be_lean(folder, trust_remote_code)
-    weights = dtype or pick_dtype("auto", device)
-    # A CPU multiplies float16 weights well, but float16 activations badly: only the lean path
-    # keeps the two apart.
-    mixed = device.type == "cpu" and weights == torch.float16
-    if mixed and not lean and dtype is None:
-        weights, mixed = torch.float32, False
+    if dtype is None:
+        dtype = pick_dtype("auto", device)
+        if device.type == "cpu" and dtype == torch.float16:
+            dtype = torch.float32  # half precision activations are slow on a CPU
+    if not placing:
+        require_weights(folder, device, dtype)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype=torch.float32 if mixed and lean else weights,
-            attn_implementation="sdpa",
+            dtype=dtype,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
+            **_attention(config),
+            **placing,
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise CheckpointError(
             f"{folder} could not be loaded as a causal language model ({error}).",
-            "Give a directory or hub id of a decoder-only model with safetensors weights.",
+            _remedy(quantisation(config)),
         ) from error
-    model = model.to(device).eval()
     model.requires_grad_(False)
-    named = {"label": label or folder.name, "revision": revision}
-    if lean:
-        return LeanTarget(model, weights=weights, memory=memory, **named)
-    return Target(model, **named)
+    return model.eval()
+
+
+def _attention(config: dict[str, Any]) -> dict[str, str]:
+    """Left to transformers, which takes SDPA where the architecture has it and else computes
+    eagerly (soft caps, sinks); but a kernel that its owner ran with may take no masks."""
+    stored = config.get("attn_implementation")
+    return {} if stored in (None, "sdpa", "eager") else {"attn_implementation": "sdpa"}
+
+
+def _remedy(method: str) -> str:
+    package = package_for(method)
+    if method and package:
+        return f"Its weights are quantised with {method}: check that {package} is installed here."
+    return "Give a directory or hub id of a decoder-only model with safetensors weights."
 
 
 def _can_be_lean(folder: Path, trust_remote_code: bool) -> bool:
@@ -107,7 +164,8 @@ def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any 
         ) from error
 
 
-def _check(folder: Path, trust_remote_code: bool) -> None:
+def _check(folder: Path, trust_remote_code: bool) -> dict[str, Any]:
+    """The model's `config.json`, when it may be loaded."""
     file = folder / "config.json"
     if not file.is_file():
         raise CheckpointError(
@@ -129,3 +187,6 @@ def _check(folder: Path, trust_remote_code: bool) -> None:
             f"{folder} holds no .safetensors weights.",
             "Pickled weights can run code when loaded and are refused; convert them first.",
         )
+    refuse_kind(config)
+    found: dict[str, Any] = config
+    return found

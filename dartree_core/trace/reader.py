@@ -230,12 +230,15 @@ class ByteLines:
 
     def _read(self, file: BinaryIO) -> Iterator[bytes]:
         try:
-            first = file.readline()
-            self.packed = first.startswith(_GZIP_MAGIC)
+            # Not a line: packed bytes may go on for long without a newline among them.
+            first = file.read(1)
+            if first == _GZIP_MAGIC[:1]:
+                first += file.read(1)
+            self.packed = first == _GZIP_MAGIC
             if self.packed:
                 yield from _split(self._unpack(first, file))
             elif first:
-                yield first
+                yield first if first == b"\n" else first + file.readline()
                 yield from file
         except OSError as error:
             raise read_fault(self._name, error) from error

@@ -44,6 +44,38 @@ def test_weights_are_the_dequantised_ones_exactly(tiny: TinyGGUF, folder: Path) 
         np.testing.assert_array_equal(stored[name], expected, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("F16", "BF16", "Q8_0", "Q5_0", "Q5_1", "Q4_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+        *("IQ4_XS", "IQ4_NL"),
+    ],
+)
+def test_every_usual_type_is_read_exactly_and_decoded(kind: str, tmp_path: Path) -> None:
+    """The dequantised model is the target: trees say of it what plain decoding says."""
+    import torch
+
+    from dartree_core.config import DecodeConfig
+    from dartree_core.engine import Decoder
+    from dartree_core.models import load_target
+    from tests.core import tiny as models
+
+    written = write_gguf(tmp_path / "tiny.gguf", kind=tiny_gguf.Kind[kind], width=256, mlp=256)
+    gguf_model.convert(written.path, tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    for name, expected in written.weights.items():
+        np.testing.assert_array_equal(stored[name], expected, err_msg=name)
+    target = load_target(tmp_path, device=torch.device("cpu"), dtype=torch.float32, lean=True)
+    config = DecodeConfig(max_new_tokens=8, ignore_eos=True).with_changes(budget=12)
+    plain = Decoder(target).generate(models.PROMPT, config.with_changes(method="ar"))
+    changes = {"target_layer_ids": [0, 1], "vocab_size": target.vocab_size}
+    draft = models.headless(target, **changes)
+    draft.opinion = models.vaguely_right([*models.PROMPT, *plain.token_ids])
+    found = Decoder(target, draft).generate(models.PROMPT, config)
+    assert found.token_ids == plain.token_ids
+    assert found.metrics["num_accepted_draft_tokens"] > 0
+
+
 def test_a_model_loaded_from_it_computes_what_the_weights_say(tiny: TinyGGUF, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM

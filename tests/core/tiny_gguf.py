@@ -9,9 +9,11 @@ import zipfile
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
@@ -19,6 +21,10 @@ from dartree_core.bundles.registry import Bundle, PackagedSource, WheelSource
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, MLP = 64, 2, 4, 2, 96
 HEAD_DIM = HIDDEN // HEADS
+Kind = gguf.GGMLQuantizationType
+SCALES = {Kind.Q2_K: (80, 82), Kind.Q3_K: (108,), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2)}
+SCALES |= {Kind.Q6_K: (208,), Kind.IQ4_XS: (0,), Kind.IQ4_NL: (0,)}
+"""Where a block of these types keeps its float16 factors: gguf can read them, not write them."""
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ġ Ġ", "Ċ Ġ", "a b", "Ġ ab", "1 2"]
 TEMPLATE = (
@@ -47,19 +53,52 @@ def tokens() -> list[str]:
     return [*SPECIAL, *byte_alphabet(), *(m.replace(" ", "") for m in MERGES)]
 
 
-def write_gguf(path: Path, *, pre: str = "smollm", drop: str = "", arch: str = "llama") -> TinyGGUF:
-    """Write the file; `drop` leaves out the tensor of that GGUF name."""
+def encode(raw: NDArray[np.float32], kind: Kind) -> NDArray[Any]:
+    """`raw` in the file's form, or for types without an encoder any blocks that are valid."""
+    if kind not in SCALES:
+        return quantize(raw, kind)
+    elements, size = GGML_QUANT_SIZES[kind]
+    rows, columns = raw.shape
+    blocks = np.random.default_rng(3).integers(0, 256, (rows, columns // elements, size))
+    blocks = blocks.astype(np.uint8)
+    factor = np.frombuffer(np.float16(4e-4).tobytes(), np.uint8)
+    for at in SCALES[kind]:
+        blocks[:, :, at : at + 2] = factor
+    return blocks.reshape(rows, -1)
+
+
+def write_gguf(
+    path: Path,
+    *,
+    pre: str = "smollm",
+    drop: str = "",
+    arch: str = "llama",
+    kind: Kind = Kind.Q4_1,
+    width: int = HIDDEN,
+    mlp: int = MLP,
+) -> TinyGGUF:
+    """Write the file.
+
+    Args:
+        path: Of the file.
+        pre: Kind of the tokenizer.
+        drop: GGUF name of a tensor to leave out.
+        arch: Architecture to claim.
+        kind: Type of the layers' matrices.
+        width, mlp: Hidden and inner size; some types come in blocks of 256.
+    """
+    head_dim = width // HEADS
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("tiny")
     writer.add_context_length(512)
-    writer.add_embedding_length(HIDDEN)
+    writer.add_embedding_length(width)
     writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(MLP)
+    writer.add_feed_forward_length(mlp)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(100000.0)
-    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_rope_dimension_count(head_dim)
     vocab = tokens()
     writer.add_vocab_size(len(vocab))
     writer.add_tokenizer_model("gpt2")
@@ -76,35 +115,34 @@ def write_gguf(path: Path, *, pre: str = "smollm", drop: str = "", arch: str = "
 
     rng = np.random.default_rng(7)
     weights: dict[str, NDArray[np.float32]] = {}
-    q4, q8 = gguf.GGMLQuantizationType.Q4_1, gguf.GGMLQuantizationType.Q8_0
+    q8 = Kind.Q8_0
 
-    def add(
-        ours: str, theirs: str, shape: tuple[int, ...], kind: gguf.GGMLQuantizationType | None
-    ) -> None:
+    def add(ours: str, theirs: str, shape: tuple[int, ...], kind: Kind | None) -> None:
         raw = rng.normal(0, 0.3, shape).astype(np.float32)
-        if kind is None:
-            stored, weights[theirs] = raw, raw
-        else:
-            weights[theirs] = dequantize(quantize(raw, kind), kind)
+        stored: NDArray[Any] = raw
+        if kind is not None:
+            stored = encode(raw, kind)
+            raw = dequantize(stored, kind)
             heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(ours.split(".")[-2])
-            stored = quantize(raw if heads is None else _interleave(raw, heads), kind)
+            stored = stored if heads is None else _interleave(stored, heads)
+        weights[theirs] = raw
         if ours != drop:
             writer.add_tensor(ours, stored, raw_dtype=kind)
 
-    add("token_embd.weight", "model.embed_tokens.weight", (len(vocab), HIDDEN), q8)
+    add("token_embd.weight", "model.embed_tokens.weight", (len(vocab), width), q8)
     for i in range(LAYERS):
         a, b = f"blk.{i}.", f"model.layers.{i}."
-        add(a + "attn_norm.weight", b + "input_layernorm.weight", (HIDDEN,), None)
-        add(a + "ffn_norm.weight", b + "post_attention_layernorm.weight", (HIDDEN,), None)
-        kv = KV_HEADS * HEAD_DIM
-        add(a + "attn_q.weight", b + "self_attn.q_proj.weight", (HIDDEN, HIDDEN), q4)
-        add(a + "attn_k.weight", b + "self_attn.k_proj.weight", (kv, HIDDEN), q4)
-        add(a + "attn_v.weight", b + "self_attn.v_proj.weight", (kv, HIDDEN), q4)
-        add(a + "attn_output.weight", b + "self_attn.o_proj.weight", (HIDDEN, HIDDEN), q4)
-        add(a + "ffn_gate.weight", b + "mlp.gate_proj.weight", (MLP, HIDDEN), q4)
-        add(a + "ffn_up.weight", b + "mlp.up_proj.weight", (MLP, HIDDEN), q4)
-        add(a + "ffn_down.weight", b + "mlp.down_proj.weight", (HIDDEN, MLP), q4)
-    add("output_norm.weight", "model.norm.weight", (HIDDEN,), None)
+        add(a + "attn_norm.weight", b + "input_layernorm.weight", (width,), None)
+        add(a + "ffn_norm.weight", b + "post_attention_layernorm.weight", (width,), None)
+        kv = KV_HEADS * head_dim
+        add(a + "attn_q.weight", b + "self_attn.q_proj.weight", (width, width), kind)
+        add(a + "attn_k.weight", b + "self_attn.k_proj.weight", (kv, width), kind)
+        add(a + "attn_v.weight", b + "self_attn.v_proj.weight", (kv, width), kind)
+        add(a + "attn_output.weight", b + "self_attn.o_proj.weight", (width, width), kind)
+        add(a + "ffn_gate.weight", b + "mlp.gate_proj.weight", (mlp, width), kind)
+        add(a + "ffn_up.weight", b + "mlp.up_proj.weight", (mlp, width), kind)
+        add(a + "ffn_down.weight", b + "mlp.down_proj.weight", (width, mlp), kind)
+    add("output_norm.weight", "model.norm.weight", (width,), None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -112,7 +150,7 @@ def write_gguf(path: Path, *, pre: str = "smollm", drop: str = "", arch: str = "
     return TinyGGUF(path, weights)
 
 
-def _interleave(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def _interleave(weight: NDArray[Any], heads: int) -> NDArray[Any]:
     """Rows in llama.cpp's rotary order: pairs side by side instead of halves apart."""
     rows, columns = weight.shape
     split = weight.reshape(heads, 2, rows // heads // 2, columns)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from typing import Any
 
 import pytest
 
-from dartree_core.engine.prompt import can_think, encode_prompt
+from dartree_core.config import DecodeConfig
+from dartree_core.engine import Decoder
+from dartree_core.engine.prompt import Prompt, can_think, encode_prompt, thinking_notes
 from dartree_core.errors import ConfigError
+from dartree_core.events import RunStarted
 from tests.core import tiny
 
 MESSAGES = [
@@ -76,6 +81,57 @@ def test_thinking_switch(thinking: bool | None, template: str, hint: bool) -> No
     assert can_think(tokenizer)
     assert not can_think(speller())
     assert not can_think(None)
+
+
+@pytest.mark.parametrize(
+    ("template", "by_default"),
+    [
+        # Qwen3 thinks unless told not to; Granite and DeepSeek think only when told to.
+        ("{% if enable_thinking is defined and enable_thinking is false %}off{% endif %}", True),
+        ("{% if enable_thinking is defined and enable_thinking is true %}on{% endif %}", False),
+        ("{% if not thinking %}off{% endif %}", False),
+        ("{% set thinking = thinking | default(true) %}{% if thinking %}on{% endif %}", True),
+    ],
+)
+def test_the_mode_is_what_the_template_renders(template: str, by_default: bool) -> None:
+    tokenizer = copy.deepcopy(speller())
+    tokenizer.chat_template = "{{ messages[0].content }}" + template
+    words = {True: "chat:thinking", False: "chat:no-thinking"}
+    assert can_think(tokenizer)
+    assert encode_prompt("the cat", tokenizer).template == words[by_default]
+    for asked in (True, False):
+        assert encode_prompt("the cat", tokenizer, thinking=asked).template == words[asked]
+
+
+def test_a_word_that_merely_contains_the_switch_is_none() -> None:
+    tokenizer = copy.deepcopy(speller())
+    tokenizer.chat_template = "{{ messages[0].content }}{# rethinking_needed #}"
+    assert not can_think(tokenizer)
+    assert encode_prompt("the cat", tokenizer).template == "chat"
+
+
+def test_thinking_is_a_note_while_drafting() -> None:
+    assert thinking_notes("chat:thinking", DecodeConfig(method="ar")) == ()
+    assert thinking_notes("chat:no-thinking", DecodeConfig()) == ()
+    (note,) = thinking_notes("chat:thinking", DecodeConfig())
+    assert "--no-thinking" in note
+
+
+def test_a_thinking_turn_says_so_in_its_header_and_once_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    decoder = tiny.trained("tied")
+    thinker = Decoder(
+        decoder.target, decoder.drafter, speller(thinks=True), notes=("Something else.",)
+    )
+    prompt = Prompt("", tiny.PROMPT, "chat:thinking")
+    config = DecodeConfig(max_new_tokens=2)
+    with caplog.at_level(logging.INFO):
+        headers = [tiny.events(thinker, prompt, config)[0] for _ in range(2)]
+    for header in headers:
+        assert isinstance(header, RunStarted)
+        assert header.notes == ["Something else.", *thinking_notes("chat:thinking", config)]
+    assert caplog.text.count("The chat template thinks") == 1
 
 
 def test_template_without_a_thinking_switch_says_plain_chat() -> None:

@@ -29,6 +29,15 @@ def test_loads_ready_for_inference(folder: Path, dtype: torch.dtype) -> None:
     assert not any(p.requires_grad for p in target.model.parameters())
 
 
+def test_a_kernel_stored_with_the_model_gives_way(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(config | {"attn_implementation": "flash_attention_2"})
+    )
+    target = load_target(folder, device=CPU, dtype=torch.float32)
+    assert target.model.config._attn_implementation == "sdpa"  # type: ignore[union-attr]
+
+
 def test_a_folder_without_configuration(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config\.json"):
         load_target(tmp_path, device=CPU, dtype=torch.float32)
