@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -70,9 +71,31 @@ class Journal:
     def resume(cls, path: Path, header: Mapping[str, Any]) -> Journal:
         """The journal of an earlier run; a cut last line is dropped, its case measured again.
 
+        What other processes of that run wrote beside it (`part_of`) becomes part of it.
+
         Raises:
             ConfigError: There is none, it is damaged, or it measured something else.
         """
+        journal = cls._read(path, header)
+        for part in journal.parts():
+            known = {case.key for case in journal.cases}
+            for case in cls._read(part, header).cases:
+                if case.key not in known:
+                    journal.add(case)
+        journal.drop_parts()
+        return journal
+
+    def parts(self) -> list[Path]:
+        """Journals that other processes of this run left."""
+        return sorted(self.path.parent.glob(glob.escape(self.path.stem) + ".rank*.jsonl"))
+
+    def drop_parts(self) -> None:
+        """Remove them; their cases are here."""
+        for part in self.parts():
+            part.unlink(missing_ok=True)
+
+    @classmethod
+    def _read(cls, path: Path, header: Mapping[str, Any]) -> Journal:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -103,6 +126,11 @@ class Journal:
             file.write(json.dumps(case.to_dict(), ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def part_of(path: Path, rank: int) -> Path:
+    """The journal that process `rank` of several keeps beside the first one's at `path`."""
+    return path.with_name(f"{path.stem}.rank{rank}.jsonl")
 
 
 class MemoryJournal:

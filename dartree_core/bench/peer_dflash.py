@@ -39,6 +39,12 @@ def assistant_for(folder: Path, target: Any) -> Any:
             "the drafter proposes from its block's first row, which transformers' DFlash "
             "generator leaves out"
         )
+    if any(spec.causal):
+        raise Unavailable("its layers look backwards only, transformers' look both ways")
+    if spec.conv_taps:
+        raise Unavailable("it has convolutions, which transformers' DFlash generator lacks")
+    if checkpoint.embedding is not None or checkpoint.output is not None:
+        raise Unavailable("it has tables of its own, and transformers borrows the target's")
     config = MuseGlimmerAssistantConfig(**_config(spec))
     config._attn_implementation = "sdpa"
     model = MuseGlimmerAssistantModel(config)

@@ -53,7 +53,10 @@ class PeerSource:
     def model(self, decoder: Decoder) -> Any:
         """The target as transformers runs it: the decoder's own model, where that is it."""
         from dartree_core.models.target import Target
+        from dartree_core.parallel.sharded import ShardedTarget
 
+        if isinstance(decoder.target, ShardedTarget):
+            raise Unavailable("other engines do not run on a target that is split over processes")
         if type(decoder.target) is Target:
             return decoder.target.model
         return self.load(self.target, decoder)

@@ -19,15 +19,15 @@ PEERS: dict[str, str] = {
 }
 """Methods of other engines that run beside ours, and what they are."""
 
-AXES = ("budget", "width", "candidates", "block_size", "depth_bonus", "coupled")
+AXES = ("budget", "width", "candidates", "block_size", "depth_bonus", "coupled", "graft")
 """Settings that may take several values."""
 
 USES: dict[Method, tuple[str, ...]] = {
     "ar": (),
     "dflash": ("block_size", "coupled"),
     "domino": ("block_size", "coupled"),
-    "ddtree": ("budget", "block_size", "coupled"),
-    "dartree-fixed": ("budget", "candidates", "block_size", "coupled"),
+    "ddtree": ("budget", "block_size", "coupled", "graft"),
+    "dartree-fixed": ("budget", "candidates", "block_size", "coupled", "graft"),
     "dartree": AXES,
 }
 """Settings that change what a method does; others would only repeat a measurement."""
@@ -38,6 +38,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "temperature": ("number", float),
     "depth_bonus": ("number", float),
     "coupled": ("switch (on or off)", _SWITCH.__getitem__),
+    "graft": ("switch (on or off)", _SWITCH.__getitem__),
     "budget": ("whole number or auto", lambda word: word if word == "auto" else int(word)),
 }
 """What a setting's values are, where they are not whole numbers."""

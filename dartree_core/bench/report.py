@@ -306,6 +306,9 @@ def flags(variant: Variant) -> str:
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
             words.append(f"--{option} {value}")
+    settings = dict(variant.settings)
+    if settings.get("budget") == "auto" and "graft" not in settings:
+        words.append("--no-graft")  # which `run` would do by default
     return " ".join(words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,8 @@ class Bench:
         run_code: Whether programs that the model wrote may be run for scores.
         progress: Hears how far it is.
         missing: Peers that cannot run, and why.
+        tickets: Where in the cases still to do to go on; hands every number out once, so that
+            several processes may share a run. None for one after the other.
         ended: Why the run ended early: `interrupted`, `time limit`, or "".
     """
 
@@ -77,6 +80,7 @@ class Bench:
     run_code: bool = False
     progress: Callable[[Progress], None] = lambda _: None
     missing: dict[str, str] = field(default_factory=dict)
+    tickets: Callable[[], int] | None = None
     ended: str = ""
 
     def run(self) -> list[Case]:
@@ -93,7 +97,9 @@ class Bench:
             if to_do:
                 self.progress(Progress("warming up", len(wanted) - len(to_do), len(wanted), None))
                 self._warm_up(to_do[0][1][1])
-            for done, (index, (dataset, row, temperature)) in enumerate(to_do):
+            take = self.tickets or itertools.count().__next__
+            while (done := take()) < len(to_do):
+                index, (dataset, row, temperature) = to_do[done]
                 spent = time.perf_counter() - began
                 self._tell(dataset, done, len(to_do), len(wanted), spent)
                 if self.max_seconds is not None and spent >= self.max_seconds:

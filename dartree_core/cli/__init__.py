@@ -4,12 +4,14 @@ runs, so that help is instant."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
 from dartree_core import __version__
 from dartree_core.cli import bench, doctor, models, run, trace, train, verify, worker
 from dartree_core.errors import DARTreeError
+from dartree_core.parallel.world import World
 
 app = typer.Typer(
     name="dartree",
@@ -53,8 +55,22 @@ def main(args: list[str] | None = None) -> None:
     words = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    try:
+    _guarded(lambda: _start(words, debug), debug)
+
+
+def _start(words: list[str], debug: bool) -> None:
+    world = World.here()
+    if world.alone:
         app(words)
+        return
+    from dartree_core.parallel.launch import launch
+
+    launch(world, words, lambda: app(words), lambda command: _guarded(command, debug))
+
+
+def _guarded(command: Callable[[], None], debug: bool) -> None:
+    try:
+        command()
     except DARTreeError as error:
         if debug:
             raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dartree_core import machine
 from dartree_core.bench.plan import (
     AXES,
     PEERS,
@@ -21,11 +22,11 @@ from dartree_core.bench.plan import (
     parse_values,
     variants,
 )
-from dartree_core.cli import machine
 from dartree_core.cli import options as opt
 from dartree_core.cli.output import print_json
 from dartree_core.config import METHODS
 from dartree_core.errors import ConfigError, DARTreeError
+from dartree_core.parallel.world import World
 
 if TYPE_CHECKING:
     from dartree_core.bench.datasets import Dataset
@@ -128,7 +129,9 @@ def bench(
     draft: opt.Draft = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = None,
     trust_remote_code: opt.TrustRemoteCode = False,
+    graphs: opt.Graphs = True,
     top_k: opt.TopK = None,
     top_p: opt.TopP = None,
     min_p: opt.MinP = None,
@@ -139,6 +142,14 @@ def bench(
     thinking: Annotated[
         bool,
         typer.Option("--thinking/--no-thinking", help="For templates that can think."),
+    ] = False,
+    tp: Annotated[
+        bool,
+        typer.Option(
+            "--tp",
+            help="Under torchrun: split the target over the processes, not the prompts.",
+            rich_help_panel=_RUN,
+        ),
     ] = False,
     max_minutes: Annotated[
         float | None,
@@ -170,8 +181,14 @@ def bench(
     """Measure methods against plain decoding, side by side on the same prompts.
 
     Every prompt is decoded by every method in turn. Ctrl-C stops after the current pass and
-    reports what was measured; with --output, --resume goes on from there.
+    reports what was measured; with --output, --resume goes on from there. Under torchrun every
+    process takes a share of the prompts.
     """
+    if tp and World.here().alone:
+        raise ConfigError(
+            "--tp splits the target over several processes, but there is one.",
+            "Start it with torchrun --nproc-per-node N -m dartree_core bench --tp ...",
+        )
     from dartree_core.bench.compare import read_report
     from dartree_core.bench.datasets import data_folders, load_datasets
 
@@ -208,7 +225,9 @@ def bench(
 
     from dartree_core.bench.setup import prepare
 
-    models = opt.ModelChoice(bundle, target, draft, device, dtype, trust_remote_code)
+    models = opt.ModelChoice(
+        bundle, target, draft, device, dtype, trust_remote_code, graphs, device_map
+    )
     decoder = models.load(quiet=quiet)
     if decoder.drafter is None and methods is None:
         wanted = wanted[:1]
@@ -232,9 +251,9 @@ def _check_places(output: Path | None, html: Path | None, resume: bool) -> None:
     """Hours of measuring should not end at a folder that is not there."""
     from dartree_core.bench.journal import check_place
 
-    if output is not None:
+    if output is not None and World.here().leads:
         check_place(_journal_path(output), resume=resume)
-    elif resume:
+    elif resume and output is None:
         raise ConfigError("--resume needs the run's --output.", "Name the report it was keeping.")
     if html is not None and not html.parent.is_dir():
         raise ConfigError(f"The folder {html.parent} does not exist.", "Create it first.")
@@ -284,22 +303,28 @@ def _measure(
     command: str,
 ) -> dict[str, Any]:
     from dartree_core.bench import environment as env
-    from dartree_core.bench.journal import Journal
     from dartree_core.bench.peers import TransformersSpeaker
     from dartree_core.bench.progress import shown
     from dartree_core.bench.report import build
     from dartree_core.bench.run import journal_header
+    from dartree_core.bench.shards import Shards
     from dartree_core.bench.stop import on_interrupt
+    from dartree_core.parallel.group import sharing_group
 
     sources = {d.name: d.source for d in data}
     facts = env.environment(decoder, asdict(machine.look()), command)
-    if output is not None:
-        header = journal_header(run.plan, sources, env.models(decoder), asking)
-        begin = Journal.resume if resume else Journal.start
-        run.journal = begin(_journal_path(output), header)
+    header = journal_header(run.plan, sources, env.models(decoder), asking)
+    group = sharing_group()
+    shards = Shards(group)
+    shards.begin(run, _journal_path(output) if output else None, header, resume=resume)
     with shown(quiet) as progress, on_interrupt(run.stop):
         run.progress = progress
         cases = run.run()
+    cases = shards.collect(run, cases)
+    if not shards.leads:
+        raise SystemExit(0)  # the first process reports
+    if group is not None:
+        facts["processes"] = group.world.size
     facts["peer_dtypes"] = {
         variant.method: speaker.dtype
         for variant in run.plan.variants

@@ -41,6 +41,21 @@ TrustRemoteCode: TypeAlias = Annotated[
     bool,
     typer.Option("--trust-remote-code", help="Run code a model brings.", rich_help_panel=_MODELS),
 ]
+DeviceMap: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--device-map",
+        help="Spread the target over several devices of this process: auto, balanced, ..., or a "
+        "JSON file.",
+        rich_help_panel=_MODELS,
+    ),
+]
+Graphs: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--graphs/--no-graphs", help="On CUDA, replay recorded passes.", rich_help_panel=_MODELS
+    ),
+]
 MethodOption: TypeAlias = Annotated[
     str, typer.Option("--method", help=f"{', '.join(METHODS)}.", rich_help_panel=_TREE)
 ]
@@ -71,6 +86,15 @@ Coupled: TypeAlias = Annotated[
     typer.Option(
         "--coupled/--no-coupled",
         help="When sampling, draft with the target's own noise.",
+        rich_help_panel=_TREE,
+    ),
+]
+Graft: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--graft/--no-graft",
+        help="Let trees copy what followed the same words earlier in prompt and answer; default: "
+        "with budget auto.",
         rich_help_panel=_TREE,
     ),
 ]
@@ -122,6 +146,8 @@ class ModelChoice:
     device: str = "auto"
     dtype: str = "auto"
     trust_remote_code: bool = False
+    graphs: bool = True
+    device_map: str | None = None
 
     def load(self, *, quiet: bool = False) -> Decoder:
         """Load with progress bars on a terminal."""
@@ -134,6 +160,8 @@ class ModelChoice:
             "device": self.device,
             "dtype": self.dtype,
             "trust_remote_code": self.trust_remote_code,
+            "graphs": None if self.graphs else False,
+            "device_map": self.device_map,
         }
         if quiet:
             return load(self.bundle, **options)
@@ -154,7 +182,9 @@ def decode_config(decoder: Decoder, **given: Any) -> DecodeConfig:
     from dartree_core.engine.defaults import sampling_defaults
 
     known = given_settings(given)
-    base = DecodeConfig(tree=PRESETS["auto"], sampling=sampling_defaults(decoder.target.model))
+    # A budget given as a number asks for published trees; what else they hold, one must ask for.
+    preset = PRESETS["auto" if known.get("budget", "auto") == "auto" else "paper"]
+    base = DecodeConfig(tree=preset, sampling=sampling_defaults(decoder.target.model))
     return base.with_changes(**known)
 
 
@@ -226,12 +256,9 @@ def conversation(prompt: str, system: str | None, *, raw: bool) -> str | list[di
 
 def warnings(template: str, config: DecodeConfig, thinking: bool | None) -> Sequence[str]:
     """What a user should know before a run, one sentence each."""
+    from dartree_core.engine.prompt import thinking_notes
+
     out = []
     if thinking is not None and ":" not in template:
         out.append("This model's chat template has no thinking switch; it was left as it is.")
-    if template == "chat:thinking" and config.method != "ar":
-        out.append(
-            "The chat template thinks; drafters trained without thinking accept far less. "
-            "Compare with --no-thinking."
-        )
-    return out
+    return [*out, *thinking_notes(template, config)]

@@ -22,6 +22,7 @@ from dartree_core.events import Event, TurnFinished
 if TYPE_CHECKING:
     from dartree_core.engine import Decoder, Session
     from dartree_core.engine.prompt import Prompt
+    from dartree_core.profile.profile import Profile
 
 INTERRUPTED = 130
 
@@ -53,7 +54,9 @@ def run(
     draft: opt.Draft = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = None,
     trust_remote_code: opt.TrustRemoteCode = False,
+    graphs: opt.Graphs = True,
     method: opt.MethodOption = "dartree",
     budget: opt.Budget = "auto",
     width: opt.Width = None,
@@ -61,6 +64,7 @@ def run(
     block_size: opt.BlockSize = None,
     depth_bonus: opt.DepthBonus = None,
     coupled: opt.Coupled = True,
+    graft: opt.Graft = None,
     temperature: opt.Temperature = None,
     top_k: opt.TopK = None,
     top_p: opt.TopP = None,
@@ -84,6 +88,9 @@ def run(
     compare_ar: Annotated[
         bool, typer.Option("--compare-ar", help="Also decode plainly, interleaved; compare.")
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also say where the time goes, and what limits it.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer.")] = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -97,6 +104,7 @@ def run(
         "block_size": block_size,
         "depth_bonus": depth_bonus,
         "coupled": coupled,
+        "graft": graft,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -110,15 +118,17 @@ def run(
     # A mistyped setting should not wait for models to load.
     DecodeConfig().with_changes(**opt.given_settings(given))
     began = time.perf_counter()
-    models = opt.ModelChoice(bundle, target, draft, device, dtype, trust_remote_code)
+    models = opt.ModelChoice(
+        bundle, target, draft, device, dtype, trust_remote_code, graphs, device_map
+    )
     decoder = models.load(quiet=quiet)
     loaded = time.perf_counter() - began
     config = opt.decode_config(decoder, **given)
     encoded = decoder.encode(asked, raw=raw, thinking=thinking)
     if not quiet:
-        for warning in opt.warnings(encoded.template, config, thinking):
+        for warning in (*decoder.notes, *opt.warnings(encoded.template, config, thinking)):
             typer.echo(f"note: {warning}", err=True)
-    outcome = _decode(decoder, encoded, config, compare_ar, trace, output, quiet)
+    outcome = _decode(decoder, encoded, config, compare_ar, trace, output, quiet, profile)
     outcome.load_s = loaded
     if output is Format.JSON:
         print_json(outcome.to_dict())
@@ -138,6 +148,7 @@ def _decode(
     trace: Path | None,
     output: Format,
     quiet: bool,
+    profile: bool,
 ) -> Outcome:
     from dartree_core.engine.interleave import interleave
 
@@ -150,12 +161,17 @@ def _decode(
         warm_up(decoder, prompt, config, plain)
         turns.append(decoder.stream(prompt, plain, session=plain_session))
         sessions.append(plain_session)
+    elif profile:
+        warm_up(decoder, prompt, config)
     with ExitStack() as stack:
         listeners = [stack.enter_context(_printer(decoder, output, quiet))]
         if trace is not None:
             listeners.append(stack.enter_context(_recorder(decoder, trace)))
         stack.enter_context(_cancel_on_interrupt(sessions))
+        profiled = stack.enter_context(_profiled(decoder)) if profile else None
         for index, event in interleave(turns):
+            if profiled is not None:
+                profiled.update(event, plain=index == 1)
             if index == 1:
                 outcome.plain_running.update(event)
                 if isinstance(event, TurnFinished):
@@ -166,7 +182,20 @@ def _decode(
                 listener(event)
             if isinstance(event, TurnFinished):
                 outcome.finished = event
+        if profiled is not None:
+            if outcome.finished.reason != "cancelled":
+                profiled.step_plainly(prompt, config)
+            outcome.profile = profiled.to_dict()
     return outcome
+
+
+@contextmanager
+def _profiled(decoder: Decoder) -> Iterator[Profile]:
+    from dartree_core.profile.probe import probing
+    from dartree_core.profile.profile import Profile
+
+    with probing(decoder) as probe:
+        yield Profile(decoder, probe)
 
 
 def warm_up(decoder: Decoder, prompt: Prompt, *configs: DecodeConfig) -> None:

@@ -14,6 +14,7 @@ from dartree_core.cli import options as opt
 from dartree_core.cli.output import Format, print_json, progress_bars
 from dartree_core.config import METHODS, Method
 from dartree_core.errors import ConfigError
+from dartree_core.parallel.world import World
 from dartree_core.train.recipe import PRESETS, Recipe, preset
 
 if TYPE_CHECKING:
@@ -130,6 +131,13 @@ def drafter(
         typer.Option("--cache", help="Hidden states on disk, see features.cache_gb."),
     ] = None,
     licence: Annotated[str, typer.Option("--licence", help="SPDX id for the model card.")] = "",
+    shard_target: Annotated[
+        bool,
+        typer.Option(
+            "--shard-target",
+            help="Under torchrun: hold the target in parts, for one larger than a device.",
+        ),
+    ] = False,
     print_recipe: Annotated[
         bool, typer.Option("--print-recipe", help="Print the recipe and exit.")
     ] = False,
@@ -157,16 +165,17 @@ def drafter(
     from dartree_core.train.corpus import read_corpus
     from dartree_core.train.drive import drive
     from dartree_core.train.initialise import Start
-    from dartree_core.train.parallel import World, local_device
+    from dartree_core.train.parallel import join, leave
     from dartree_core.train.run import Inputs, open_run, work_files
 
     answers = read_corpus(corpora)
     kept_apart = read_corpus(held_out) if held_out else None
     first = Start.parse(start)
-    choice = opt.ModelChoice(bundle, target, "none", local_device(device), dtype, trust_remote_code)
-    models = _Models.load(choice)
+    where = World.here().device(device)
+    choice = opt.ModelChoice(bundle, target, "none", where, dtype, trust_remote_code)
+    models = _Models.load(choice, in_parts=shard_target)
     tokenizer = models.tokenizer
-    world = World.join(models.target.device)
+    world = join(models.target.device)
     if cache is None and settings.features.cache_gb > 0:
         cache = work_files(out)[0].parent / "features"
     inputs = Inputs(
@@ -183,7 +192,7 @@ def drafter(
         run = open_run(settings, inputs, world)
         finished = drive(run, settings, out)
     finally:
-        world.leave()
+        leave()
     if not finished:
         raise SystemExit(INTERRUPTED)
 
@@ -299,9 +308,10 @@ class _Models:
     draft: Path | None
 
     @classmethod
-    def load(cls, choice: opt.ModelChoice) -> _Models:
+    def load(cls, choice: opt.ModelChoice, *, in_parts: bool = False) -> _Models:
         from dartree_core.bundles import resolve
         from dartree_core.models import load_target, load_tokenizer, pick_device, pick_dtype
+        from dartree_core.parallel.frozen import load_frozen
 
         place = pick_device(choice.device)
         # Half precision is no gain here on a CPU: training multiplies in bfloat16 by itself.
@@ -316,7 +326,7 @@ class _Models:
                 progress=progress,
             )
             progress(f"loading {found.target.label}", 0, 0, "steps")
-            target = load_target(
+            target = (load_frozen if in_parts else load_target)(
                 found.target.path,
                 device=place,
                 dtype=precision,

@@ -31,7 +31,9 @@ def verify(
     draft: opt.Draft = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = None,
     trust_remote_code: opt.TrustRemoteCode = False,
+    graphs: opt.Graphs = True,
     method: opt.MethodOption = "dartree",
     budget: opt.Budget = "auto",
     width: opt.Width = None,
@@ -53,7 +55,9 @@ def verify(
             'As in: dartree verify run.jsonl, or: dartree verify --prompt "Hello"',
         )
     turns = _read(file) if file is not None else []
-    models = opt.ModelChoice(bundle, target, draft, device, dtype, trust_remote_code)
+    models = opt.ModelChoice(
+        bundle, target, draft, device, dtype, trust_remote_code, graphs, device_map
+    )
     decoder = models.load(quiet=not sys.stderr.isatty())
     if prompt is not None:
         config = opt.decode_config(

@@ -9,9 +9,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from dartree_core.events import Event, LoadProgress
+from dartree_core.cli import options as opt
+from dartree_core.events import Event, LoadProgress, RunFailed
+from dartree_core.parallel.launch import end_process, tell_faults
 from dartree_core.pieces import TokenTexts
 from dartree_core.trace import Recorder, to_line
 from dartree_core.worker import EXIT_GRACE, Worker
@@ -45,7 +48,7 @@ class Output:
                 self._pipe.write(b"".join(lines))
                 self._pipe.flush()
             except OSError:
-                os._exit(0)
+                end_process(0)
 
 
 def take_stdout() -> BinaryIO:
@@ -56,8 +59,15 @@ def take_stdout() -> BinaryIO:
     return pipe
 
 
-def loader(output: Output) -> Callable[..., tuple[Decoder, dict[str, Any]]]:
-    """A loader for `Worker`; torch is imported when it is first called."""
+def loader(
+    output: Output, device_map: str | None = None
+) -> Callable[..., tuple[Decoder, dict[str, Any]]]:
+    """A loader for `Worker`; torch is imported when it is first called.
+
+    Args:
+        output: Told of the tokenizer.
+        device_map: For every target; see `load_placed`.
+    """
 
     def load(
         request: Load, report: Callable[[LoadProgress], None]
@@ -71,6 +81,7 @@ def loader(output: Output) -> Callable[..., tuple[Decoder, dict[str, Any]]]:
             draft=request.draft,
             device=request.device,
             dtype=request.dtype,
+            device_map=device_map,
             trust_remote_code=request.trust_remote_code,
             progress=lambda *step: report(LoadProgress(*step)),
         )
@@ -81,34 +92,42 @@ def loader(output: Output) -> Callable[..., tuple[Decoder, dict[str, Any]]]:
 
 
 def _facts(decoder: Decoder) -> dict[str, Any]:
-    """The models, as `RunStarted` will tell of them."""
+    """The models, as `RunStarted` will tell of them, and how the target asks to be sampled."""
+    from dartree_core.engine.defaults import sampling_defaults
     from dartree_core.engine.describe import drafter_facts, target_facts
 
+    sampling = asdict(sampling_defaults(decoder.target.model))
+    del sampling["seed"]  # the user's, not the model's
     return {
         "bundle": decoder.bundle,
         "target": target_facts(decoder.target),
         "drafter": drafter_facts(decoder.drafter),
         "device": str(decoder.target.device),
         "dtype": str(decoder.target.weight_dtype).removeprefix("torch."),
+        "sampling": sampling,
     }
 
 
-def serve() -> NoReturn:
+def serve(device_map: str | None = None) -> NoReturn:
     """Serve stdin until it ends, then end the process.
 
     Events and replies go to stdout, everything else to stderr.
+
+    Args:
+        device_map: For every target that is loaded; see `load_placed`.
     """
     output = Output(take_stdout())
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
-    worker = Worker(loader(output), output.emit)
+    worker = Worker(loader(output, device_map), output.emit)
+    tell_faults(lambda message, remedy: output.emit(RunFailed(message, remedy, "RankError")))
 
     def read() -> None:
         with suppress(OSError):
             worker.read(sys.stdin.buffer)
         # The main thread may be deep in a forward pass or a download, and nobody waits for it.
-        timer = threading.Timer(EXIT_GRACE, os._exit, (0,))
+        timer = threading.Timer(EXIT_GRACE, end_process, (0,))
         timer.daemon = True
         timer.start()
 
@@ -119,16 +138,17 @@ def serve() -> NoReturn:
     # torch's runtime abort now and then ("terminate called without an active exception").
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(0)
+    end_process(0)
 
 
-def worker() -> None:
+def worker(device_map: opt.DeviceMap = None) -> None:
     """Serve the terminal app: requests as JSON lines on stdin, the event stream on stdout.
 
     Ends when stdin closes. Meant for programs: `dartree-tui` starts one itself, or one elsewhere
-    with `dartree-tui --worker "ssh host dartree worker"`.
+    with `dartree-tui --worker "ssh host dartree worker"`. Under torchrun all processes hold the
+    target together, and the first one serves.
     """
     if sys.stdin.isatty():
         example = json.dumps({"op": "load", "bundle": "demo"})
         print(f"Reading requests, one JSON object a line, such as {example}", file=sys.stderr)
-    serve()
+    serve(device_map)

@@ -18,7 +18,10 @@ import torch
 from torch import Tensor
 
 from dartree_core.models.target import Target
+from dartree_core.parallel.frozen import FrozenTarget
+from dartree_core.parallel.tables import whole
 from dartree_core.train.corpus import Corpus, Sample
+from dartree_core.train.parallel import anyone
 from dartree_core.train.precision import autocast
 
 _HALF_MAX = float(torch.finfo(torch.float16).max)
@@ -65,32 +68,59 @@ class FeatureSource:
         self.dtype = dtype
         self._store = _Store.open(self, cache, limit) if cache is not None and limit > 0 else None
 
+    @property
+    def joint(self) -> bool:
+        """True when a pass of the target takes all processes: they must ask equally often."""
+        return isinstance(self.target, FrozenTarget)
+
     def __getitem__(self, index: int) -> Features:
         """Features of sample `index`, on the target's device."""
-        if self._store is None or not self._store.holds(index):
-            return self.compute(self.corpus.samples[index])
-        kept = self._store.read(index)
-        if kept is None:
-            kept = self.compute(self.corpus.samples[index])
-            self._store.write(index, kept)
-            return kept
-        device = self.target.device
-        return Features(kept.context.to(device), kept.final.to(device))
+        holds = self._store is not None and self._store.holds(index)
+        kept = self._store.read(index) if self._store is not None and holds else None
+        if kept is not None:
+            self.stand_by()
+            device = self.target.device
+            return Features(kept.context.to(device), kept.final.to(device))
+        if self.joint:
+            anyone(True, self.target.device)
+        found = self.compute(self.corpus.samples[index])
+        if self._store is not None and holds:
+            self._store.write(index, found)
+        return found
 
-    @torch.inference_mode()
+    def stand_by(self) -> None:
+        """Instead of asking for a sample: help others whose passes take all processes."""
+        if self.joint and anyone(False, self.target.device):
+            self._pass(torch.zeros(1, dtype=torch.int64, device=self.target.device))
+
     def compute(self, sample: Sample) -> Features:
         """One teacher-forced pass over a sample."""
-        target = self.target
-        tokens = torch.from_numpy(sample.tokens).to(target.device)
-        decoder = target.model.get_decoder()  # type: ignore[operator]
-        with autocast(target.device, self.dtype), target.tapped(self.taps) as found:
-            out = decoder(input_ids=tokens[None], use_cache=False)
+        found, last = self._pass(torch.from_numpy(sample.tokens).to(self.target.device))
         context = torch.cat([found[i].float() for i in self.taps], dim=-1)
-        final = out.last_hidden_state[0].float()
+        final = last.float()
         halves = [x.clamp(-_HALF_MAX, _HALF_MAX).to(torch.float16) for x in (context, final)]
-        # Cloned outside inference mode's tracking, so that autograd may save them.
-        with torch.inference_mode(False):
-            return Features(*(x.clone() for x in halves))
+        return Features(*halves)
+
+    def _pass(self, tokens: Tensor) -> tuple[dict[int, Tensor], Tensor]:
+        """Tapped outputs by layer and the normed final states, `[t, H]` each."""
+        # Inference mode would leave tensors that autograd may not save, and sharded parts that the
+        # next pass may not write.
+        with torch.inference_mode(False), torch.no_grad():
+            return self._forward(tokens)
+
+    def _forward(self, tokens: Tensor) -> tuple[dict[int, Tensor], Tensor]:
+        target = self.target
+        final: list[Tensor] = []
+        hook = target.model.get_decoder().register_forward_hook(  # type: ignore[operator]
+            lambda _module, _inputs, output: final.append(output.last_hidden_state[0])
+        )
+        try:
+            with autocast(target.device, self.dtype), target.tapped(self.taps) as found:
+                # The whole model, of which a sharded one's parts are collected; one row of logits.
+                target.model(input_ids=tokens[None], use_cache=False, logits_to_keep=1)
+        finally:
+            hook.remove()
+        return found, final[0].to(target.device)
 
     def describe(self) -> str:
         """Digest of everything the states depend on."""
@@ -105,7 +135,7 @@ def describe_target(target: Target) -> str:
     digest = hashlib.sha256()
     for name, parameter in target.model.named_parameters():
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
+        digest.update(whole(parameter.detach()).flatten()[:256].float().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dartree_core.draft.dflash import DraftAttention, DraftLayer
 from dartree_core.models.target import Target
+from dartree_core.parallel.tables import whole
 from dartree_core.train.model import TrainableDrafter
 
 _LAST_TAP = 0.7
@@ -67,11 +68,12 @@ def _copy_layer(layer: DraftLayer, source: Any, to_unit: Tensor) -> None:
     _copy(layer.post_attention_layernorm, getattr(source, "post_attention_layernorm", None))
     value, norm = getattr(attention, "v_proj", None), getattr(source, "input_layernorm", None)
     if _copy(layer.self_attn.v_proj, value) and norm is not None:
-        layer.self_attn.v_proj.weight *= (norm.weight.float() * to_unit)[None]
+        layer.self_attn.v_proj.weight *= (whole(norm.weight).float() * to_unit)[None]
 
 
 def _copy(to: Any, source: Any) -> bool:
     weight = getattr(source, "weight", None)
+    weight = None if weight is None else whole(weight)
     if weight is None or weight.shape != to.weight.shape:
         return False
     to.weight.copy_(weight.float())

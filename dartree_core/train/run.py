@@ -18,6 +18,7 @@ from dartree_core.draft.spec import DraftSpec
 from dartree_core.draft.vocabulary import DraftVocabulary
 from dartree_core.errors import ConfigError
 from dartree_core.models.target import Target
+from dartree_core.parallel.world import World
 from dartree_core.train.card import Provenance, model_card
 from dartree_core.train.corpus import Corpus, CorpusError
 from dartree_core.train.curve import CurveLog
@@ -27,7 +28,6 @@ from dartree_core.train.features import FeatureSource, describe_target
 from dartree_core.train.initialise import Start, initialise, input_scales, probe_features
 from dartree_core.train.measure import Accuracy
 from dartree_core.train.model import Tables, TrainableDrafter
-from dartree_core.train.parallel import World
 from dartree_core.train.precision import resolve_precision
 from dartree_core.train.recipe import Recipe
 from dartree_core.train.state import Counters, read_counters, read_identity
@@ -80,10 +80,11 @@ class Run:
         """Measure on held-out answers every `run.eval_steps` steps and at the end."""
         recipe = self.trainer.recipe.run
         due = recipe.eval_steps and (step % recipe.eval_steps == 0 or step == recipe.steps)
-        if not due or not self.trainer.world.leads:
+        leads = self.trainer.world.leads
+        if not due or not (leads or self.trainer.source.joint):
             return None
         accuracy = self.trainer.measure()
-        if accuracy is not None:
+        if accuracy is not None and leads:
             counters = self.trainer.counters
             self.curve.append({"step": step, "blocks": counters.blocks, "eval": accuracy.to_dict()})
             if step == recipe.steps:

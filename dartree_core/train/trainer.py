@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dartree_core.parallel.world import World
 from dartree_core.train.blocks import draw_anchors, make_blocks
 from dartree_core.train.features import FeatureSource
 from dartree_core.train.losses import BlockLoss, block_loss, head_share
 from dartree_core.train.measure import Accuracy, measure
 from dartree_core.train.model import Tables, TrainableDrafter
 from dartree_core.train.optim import AveragedWeights, learning_rate, make_optimiser
-from dartree_core.train.parallel import World
+from dartree_core.train.parallel import sum_gradients
 from dartree_core.train.precision import autocast
 from dartree_core.train.recipe import Recipe
 from dartree_core.train.state import Counters, load_state, save_state
@@ -174,11 +175,16 @@ class Trainer:
             group["lr"] = lr
         self._optimiser.zero_grad(set_to_none=True)
         total = torch.zeros(_FIGURES + 3 * self.model.spec.num_slots())
-        for visit in range(counters.visits, counters.visits + recipe.data.sequences):
-            if visit % self.world.size == self.world.rank:
-                total += self._visit(visit, share)
+        world = self.world
+        visits = range(counters.visits, counters.visits + recipe.data.sequences)
+        mine = [visit for visit in visits if visit % world.size == world.rank]
+        for turn in range(-(-len(visits) // world.size)):
+            if turn < len(mine):
+                total += self._visit(mine[turn], share)
+            else:
+                self.source.stand_by()
         stopping = torch.tensor([float(self._stopping)])
-        summed = self.world.sum_gradients(self._parameters, torch.cat((total, stopping)))
+        summed = sum_gradients(world, self._parameters, torch.cat((total, stopping)))
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, recipe.optimiser.clip)
         self._optimiser.step()
         numbers = summed.tolist()

@@ -273,3 +273,19 @@ def test_verify_wants_the_models_of_the_trace(
     code, _, err = dartree("verify", str(file), *models)
     assert code == 2
     assert "another-model" in err
+
+
+def test_notes_of_the_load_are_told_once_and_recorded(
+    dartree: Run, models: list[str], tmp_path: Path
+) -> None:
+    target = models[: models.index("--draft")]
+    trace = tmp_path / "run.jsonl"
+    given = ("run", PROMPT, *target, "--method", "ar", "-n", "2")
+    code, _, err = dartree(*given, "--trace", str(trace))
+    assert code == 0
+    assert err.count("No drafter is used") == 1
+    assert "No drafter is used" in json.loads(trace.read_text().splitlines()[0])["notes"][0]
+    _, _, err = dartree(*given, "--quiet")
+    assert err == ""
+    _, out, _ = dartree("trace", str(trace))
+    assert "No drafter is used" in " ".join(out.split())

@@ -152,8 +152,11 @@ def test_plain_decoding_is_best_where_nothing_beats_it() -> None:
 def test_flags_are_those_of_the_command_line() -> None:
     found = variants(["dartree"], {"depth_bonus": [-0.2], "coupled": [False], "block_size": [6]})
     assert flags(found[1]) == (
-        "--method dartree --budget auto --block-size 6 --depth-bonus -0.2 --no-coupled"
+        "--method dartree --budget auto --block-size 6 --depth-bonus -0.2 --no-coupled --no-graft"
     )
+    grafted = variants(["ddtree"], {"graft": [True]})
+    assert flags(grafted[1]) == "--method ddtree --budget auto --graft"
+    assert flags(variants(["ddtree"], {"budget": [16]})[1]) == "--method ddtree --budget 16"
 
 
 def test_failures_and_differences_are_counted_and_listed() -> None:

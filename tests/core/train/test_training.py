@@ -17,12 +17,12 @@ from dartree_core.draft.drafter import load_drafter
 from dartree_core.engine import Decoder
 from dartree_core.errors import CheckpointError, ConfigError
 from dartree_core.models import Target
+from dartree_core.parallel.world import World
 from dartree_core.train.corpus import Corpus, Sample, write_shard
 from dartree_core.train.curve import CurveLog
 from dartree_core.train.features import FeatureSource
 from dartree_core.train.forced import forced_acceptance
 from dartree_core.train.initialise import Start
-from dartree_core.train.parallel import World
 from dartree_core.train.recipe import Recipe
 from dartree_core.train.run import Inputs, Run, open_run
 from tests.core.train.conftest import CHECKPOINTS, settings

@@ -1,0 +1,1 @@
+"""More than one device: processes under torchrun, models placed over several GPUs, and faults."""
