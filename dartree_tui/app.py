@@ -21,7 +21,9 @@ from dartree_tui.client import Client
 from dartree_tui.clipboard import code_blocks, copy
 from dartree_tui.commands import commands
 from dartree_tui.engines import Engine, Lost
+from dartree_tui.hangup import CHECK_SECONDS, keyboard, leave
 from dartree_tui.history import History
+from dartree_tui.pace import Pace
 from dartree_tui.screens.keys import APP_BINDINGS
 from dartree_tui.screens.main import MainScreen
 from dartree_tui.settings import Settings, save_settings
@@ -71,10 +73,12 @@ class DartreeApp(App[None]):
         self.history = history or History()
         self.settings_file = settings_file
         self._watch = watch
+        self._in_terminal = keyboard() is not None
         self._last_tick = time.perf_counter()
         self._painting = asyncio.Lock()
         self._copied = -1
         self._ticks = 0
+        self.pace = Pace()
         self._told_loss: Lost | None = None
         self.start_round: int | None = None
         self._load_themes()
@@ -118,8 +122,15 @@ class DartreeApp(App[None]):
         self.app_resume_signal.subscribe(self, lambda _: self.set_timer(0.2, self._redraw_all))
         self.call_after_refresh(self._begin)
         self.set_interval(1 / self.client.settings.ui.frames_per_second, self._tick)
+        if self._in_terminal and not self.is_headless:
+            self.set_interval(CHECK_SECONDS, self._end_without_terminal)
         if self._watch:
             self._watch_themes()
+
+    def _end_without_terminal(self) -> None:
+        if keyboard() is None:
+            self.client.close()
+            leave()
 
     def _redraw_all(self) -> None:
         self.screen.refresh(layout=True)
@@ -146,15 +157,15 @@ class DartreeApp(App[None]):
                 self.theme_changed_signal.publish(self.current_theme)
                 self.main.refresh_all()
 
-    async def _tick(self) -> None:
+    async def _tick(self, whole: bool = False) -> None:
         async with self._painting:
             try:
-                await self._take_and_paint()
+                await self._take_and_paint(whole)
             except (NoMatches, MountError):
                 if self.is_running:  # else the widgets went away under our hands: it is over
                     raise
 
-    async def _take_and_paint(self) -> None:
+    async def _take_and_paint(self, whole: bool) -> None:
         if not self.is_running or not self.screen_stack:
             return
         now = time.perf_counter()
@@ -175,10 +186,14 @@ class DartreeApp(App[None]):
             main.refresh_all()
             self.start_round = None
         main.restore()
-        for screen in self.screen_stack:
-            paint = getattr(screen, "paint", None)
-            if paint is not None and screen.is_mounted:
-                await paint()
+        running = self.client.status == "busy" and not self.client.stepping
+        if not self.pace.due(limited=running and not main.wanted and not whole):
+            return
+        with self.batch_update():  # one arrangement of the screen a frame, not one a widget
+            for screen in self.screen_stack:
+                paint = getattr(screen, "paint", None)
+                if paint is not None and screen.is_mounted:
+                    await paint()
 
     def _show_loss(self) -> None:
         lost = self.client.lost
@@ -187,7 +202,7 @@ class DartreeApp(App[None]):
 
             self._told_loss = lost
             log = getattr(self.client.engine, "log", "")
-            self.push_screen(LostScreen(lost, str(log)))
+            self.push_screen(LostScreen(lost, str(log), self.client.cut_off))
 
     @property
     def behind(self) -> bool:
@@ -197,7 +212,7 @@ class DartreeApp(App[None]):
     async def settle(self) -> None:
         """Paint until what is known is shown, for pictures and tests."""
         for _ in range(4):
-            await self._tick()
+            await self._tick(whole=True)
             await asyncio.sleep(0.03)
 
     def on_unmount(self) -> None:
@@ -239,6 +254,11 @@ class DartreeApp(App[None]):
         else:
             self.main.action_follow()
             self.client.regenerate()
+
+    def action_go_on(self) -> None:
+        """Go on with an answer that was cut off, stopped, or met the length limit."""
+        self.main.action_follow()
+        self.client.go_on()
 
     def action_new(self) -> None:
         """A new conversation."""

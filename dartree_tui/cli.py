@@ -174,9 +174,13 @@ def _app(options: argparse.Namespace, settings: Settings, stream: IO[bytes] | No
             return engine
     else:
         from dartree_tui.engines.process import ProcessEngine
+        from dartree_tui.priority import Launcher
+
+        launcher = Launcher()
+        launcher.step_back()
 
         def make() -> Engine:
-            return ProcessEngine(settings.engine.worker)
+            return ProcessEngine(settings.engine.worker, launch=launcher)
 
     return DartreeApp(
         make,

@@ -6,9 +6,7 @@ all other methods ask for something and return at once.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +15,29 @@ from dartree_core.errors import DARTreeError
 from dartree_core.events import Calibrated, LoadProgress, RunStarted, encode
 from dartree_core.trace import to_line
 from dartree_core.worker_protocol import (
+    TREE_SETTINGS,
     Calibrate,
     Cancel,
     Generate,
     Load,
-    Pause,
     Reply,
-    Request,
     Reset,
-    Resume,
     Set,
-    Step,
-    StepBy,
 )
 from dartree_tui.compare import Comparison, Side
-from dartree_tui.conversation import Conversation, Saved, reopen
-from dartree_tui.engines import Engine, Intake, Lost
+from dartree_tui.conversation import Saved, reopen
+from dartree_tui.engines import Engine, Lost
 from dartree_tui.engines.replay import ReplayEngine
-from dartree_tui.notices import Notice, Severity, Status, refusal
+from dartree_tui.jobs import Done
+from dartree_tui.line import Line
+from dartree_tui.notices import Status
 from dartree_tui.recall import Recall, recall_text
 from dartree_tui.settings import Settings
-from dartree_tui.spool import Spool, numbered
-from dartree_tui.store import Store, models_of
-from dartree_tui.vocab import Vocab
+from dartree_tui.store import Turn, models_of
+from dartree_tui.unfinished import request_for, unfinished
 
 
-class Client:
+class Client(Line):
     """One user's run.
 
     Args:
@@ -50,13 +45,8 @@ class Client:
         settings: What the user likes.
         record: Also write the first conversation's trace here.
 
-    Attributes:
-        store: The run, as every widget reads it.
-        conversation: What was said, as the model will read it.
-        status: What is going on.
+    Attributes, beside those of `Line`:
         models: What is loaded, as the worker told; empty before.
-        stepping: True while the decoder is held and advances by request.
-        notices: For the user, oldest first; the screen takes them.
         unsent: A question that came to nothing, to be put back into the prompt.
         lost: Why the worker is gone, while it is.
         complete, trouble: The replay has been read to its end; what went wrong with it.
@@ -65,39 +55,18 @@ class Client:
     def __init__(
         self, make_engine: Callable[[], Engine], settings: Settings, record: Path | None = None
     ) -> None:
-        self._make_engine = make_engine
-        self.settings = settings
-        self.status: Status = "off"
+        super().__init__(make_engine, settings, record)
         self.models: dict[str, Any] = {}
-        self.stepping = False
-        self.notices: deque[Notice] = deque()
         self.unsent: str | None = None
         self.lost: Lost | None = None
         self.complete = False
         self.trouble = ""
         self.comparison: Comparison | None = None
         self.loading: LoadProgress | None = None
-        self.recording = record
-        self._runs = 0
         self._waiting: str | None = None
         self._unmeasured = False
-        self._jobs: dict[int, Callable[[Reply], None]] = {}
-        self._next_id = 1
+        self._go_on = False
         self._recall: Recall | None = None
-        self.engine = make_engine()
-        self._start_run()
-        self.intake = Intake(self.spool, self.store.vocab.words, self.engine.label)
-
-    def _start_run(self) -> None:
-        """An empty store and conversation, with a spool of their own."""
-        if isinstance(self.engine, ReplayEngine):
-            self.spool = self.engine.spool()
-        else:
-            self._runs += 1
-            self.spool = Spool(record=numbered(self.recording, self._runs))
-        self.store = Store(Vocab(), self.spool.round)
-        self.conversation = Conversation(self.settings.chat.system_prompt)
-        self._sink = self.store
 
     # Life
 
@@ -116,16 +85,14 @@ class Client:
         if self._recall is not None:
             self._recall.close()
 
-    def restart(self) -> None:
-        """A new worker in place of the lost one; conversation, trees and prompt stay."""
-        self.engine.close()
-        self.engine = self._make_engine()
-        self.intake = Intake(self.spool, self.store.vocab.words, self.engine.label)
+    def restart(self, go_on: bool = False) -> None:
+        """A new worker in place of the lost one; conversation, trees and prompt stay.
+
+        With `go_on`, it goes on with the answer that was cut off, if one was.
+        """
+        self._reconnect()
         self.lost = None
-        self.stepping = False
-        self._jobs.clear()
-        self._sink = self.store
-        self.status = "off"
+        self._go_on = go_on and self.cut_off
         self.engine.start(self.intake)
         self.load()
 
@@ -172,9 +139,33 @@ class Client:
             return False
         self.conversation.say(text)
         self.status = "busy"
-        config = self.settings.decode.to_config()
-        request = Generate(self.conversation.prompt(), config=config.to_dict())
-        self._send(request, lambda reply: self._answered(reply, text))
+        request = Generate(self.conversation.prompt(), config=self.config.to_dict())
+        turns = len(self.store.turns)
+        self._send(request, lambda reply: self._answered(reply, text, turns))
+        return True
+
+    @property
+    def config(self) -> DecodeConfig:
+        """How the next turn is decoded: the settings over what the loaded model asks for."""
+        return self.settings.decode.to_config(self.models.get("sampling") or {})
+
+    @property
+    def cut_off(self) -> bool:
+        """True when the newest answer broke off because the worker failed or was lost."""
+        turn = unfinished(self.store)
+        return turn is not None and turn.failed is not None
+
+    def go_on(self) -> bool:
+        """Let the model go on with an answer that was cut off, stopped, or met the limit."""
+        if not self._may("go on", "ready"):
+            return False
+        turn = unfinished(self.store)
+        if turn is None or self.conversation.answered != turn.index:
+            return self._refuse("The last answer is whole; there is nothing to go on with.")
+        self.store.going_on = turn
+        self.status = "busy"
+        request = request_for(self.store, turn, self.settings.decode.max_new_tokens)
+        self._send(request, lambda reply: self._went_on(reply, turn))
         return True
 
     @property
@@ -212,26 +203,16 @@ class Client:
         self._send(Cancel())
         return True
 
-    def step_mode(self, on: bool) -> None:
-        """Hold the decoder, to advance by `step` alone; or let it run."""
-        if self.engine.live and self.status != "lost":
-            self.stepping = on
-            self._send(Pause() if on else Resume())
-
-    def step(self, by: StepBy) -> None:
-        """Let the held decoder make its next event, or end its round."""
-        if self.stepping:
-            self._send(Step(by=by))
-
     def change(self, **changes: Any) -> None:
-        """Change decode settings; tree settings reach the running turn.
+        """Change decode settings; tree settings reach the running turn, others the next one.
 
         Raises:
             ConfigError: a value does not validate. Nothing is changed then.
         """
         self.settings = self.settings.changed("decode", **changes)
-        if self.engine.live and self.status not in ("off", "lost"):
-            self._send(Set(changes), self._complain)
+        now = {name: value for name, value in changes.items() if name in TREE_SETTINGS}
+        if now and self.engine.live and self.status not in ("off", "lost"):
+            self._send(Set(now), self._complain)
 
     def calibrate(self) -> bool:
         """Measure plain decoding on the loaded target."""
@@ -247,28 +228,16 @@ class Client:
             return False
         self.comparison = Comparison(prompt, (Side(left), Side(right)), self.store.vocab)
         self.status = "comparing"
-        self._compare_side(self.comparison, 0)
+        self.comparison.run(self.conversation.system, self._decode_aside, self._compared)
         return True
 
-    def _compare_side(self, comparison: Comparison, which: int) -> None:
-        side = comparison.sides[which]
-        self.intake.redirect(None, self.store.vocab.words)
-        self._sink = side.store
-        messages = [{"role": "user", "content": comparison.prompt}]
-        if self.conversation.system.strip():
-            messages.insert(0, {"role": "system", "content": self.conversation.system})
+    def _decode_aside(self, side: Side, request: Generate, done: Done) -> None:
+        self._aside(side.store)
+        self._send(request, done)
 
-        def done(reply: Reply) -> None:
-            side.error = "" if reply.ok else f"{reply.message} {reply.remedy}".strip()
-            if which == 0 and reply.ok and not comparison.stopped:
-                self._compare_side(comparison, 1)
-                return
-            comparison.over = True
-            self.intake.redirect(self.spool, self.store.vocab.words)
-            self._sink = self.store
-            self._idle()
-
-        self._send(Generate(messages, config=side.config.to_dict(), fresh=True), done)
+    def _compared(self) -> None:
+        self._home()
+        self._idle()
 
     # Conversations
 
@@ -327,10 +296,7 @@ class Client:
             came = True
             match record:
                 case Reply():
-                    job = self._jobs.pop(record.id, None) if isinstance(record.id, int) else None
-                    if job is not None:
-                        job(record)
-                    elif not record.ok:
+                    if not self._jobs.answer(record):
                         self._complain(record)
                 case Lost():
                     self._ended(record)
@@ -358,13 +324,15 @@ class Client:
         if self.comparison is not None:
             self.comparison.over = True
         self.store.abandon(lost.message)
-        jobs, self._jobs = self._jobs, {}
-        failure = Reply(None, "", False, lost.message)
-        for job in jobs.values():
-            job(failure)
+        self._jobs.fail(lost.message)
         self.status = "lost"
         if self._waiting is not None:
             self.unsent, self._waiting = self._waiting, None
+
+    def _may(self, what: str, *states: Status) -> bool:
+        if self._recall is not None:
+            return self._refuse("The conversation is still being opened.")
+        return super()._may(what, *states)
 
     def _loaded(self, reply: Reply) -> None:
         self.loading = None
@@ -377,6 +345,8 @@ class Client:
         self.models = dict(reply.result)
         self.status = "ready"
         self._unmeasured = self.settings.engine.calibrate
+        if self.cut_off and not self._go_on:
+            self.tell("The last answer was cut off: ctrl+g goes on with it, ctrl+r asks again.")
         self._idle()
 
     def _calibrated(self, reply: Reply) -> None:
@@ -385,17 +355,31 @@ class Client:
             self.tell(reply.message, "warning")
         self._idle()
 
-    def _answered(self, reply: Reply, text: str) -> None:
-        turn = self.store.turn
-        if reply.ok and turn is not None and turn.text:
+    def _answered(self, reply: Reply, text: str, turns: int) -> None:
+        turn = self.store.turn if len(self.store.turns) > turns else None
+        if turn is not None and turn.text:  # also of a turn that failed: it can be gone on with
             self.conversation.answer(turn.text, turn.index)
-            if self.conversation.folder is not None:
-                self.save()
+            self._keep_saved()
         else:
             self.conversation.take_back()
             self.unsent = text
-            if reply.message and self.status != "lost":
-                self._complain(reply)
+        self._over(reply)
+
+    def _went_on(self, reply: Reply, before: Turn) -> None:
+        turn = self.store.turn
+        if turn is not None and turn is not before and turn.text:
+            self.conversation.go_on(turn.text, turn.index)
+            self._keep_saved()
+        self.store.going_on = None
+        self._over(reply)
+
+    def _keep_saved(self) -> None:
+        if self.conversation.folder is not None:
+            self.save()
+
+    def _over(self, reply: Reply) -> None:
+        if reply.message and self.status != "lost":
+            self._complain(reply)
         self._idle()
 
     def _idle(self) -> None:
@@ -407,35 +391,9 @@ class Client:
         if self._waiting is not None:
             text, self._waiting = self._waiting, None
             self.ask(text)
+        elif self._go_on:
+            self._go_on = False
+            self.go_on()
         elif self._unmeasured:
             self._unmeasured = False
             self.calibrate()  # a question came between
-
-    def _complain(self, reply: Reply) -> None:
-        if not reply.ok:
-            text = f"{reply.message} {reply.remedy}".strip()
-            self.tell(text, "error")
-
-    # Helpers
-
-    def _send(self, request: Request, done: Callable[[Reply], None] | None = None) -> None:
-        if done is not None:
-            request = replace(request, id=self._next_id)
-            self._jobs[self._next_id] = done
-            self._next_id += 1
-        self.engine.send(request)
-
-    def _may(self, what: str, *states: Status) -> bool:
-        if self._recall is not None:
-            return self._refuse("The conversation is still being opened.")
-        if self.status in states:
-            return True
-        return self._refuse(refusal(self.status, what))
-
-    def tell(self, text: str, severity: Severity = "information") -> None:
-        """Queue a notice."""
-        self.notices.append(Notice(text, severity))
-
-    def _refuse(self, text: str, severity: Severity = "warning") -> bool:
-        self.tell(text, severity)
-        return False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dartree_core.config import DecodeConfig
+from dartree_core.worker_protocol import Generate, Reply
+from dartree_tui.jobs import Done
 from dartree_tui.store import Store
 from dartree_tui.vocab import Vocab
 
@@ -28,9 +30,7 @@ class Side:
     def tokens(self) -> list[int]:
         """Emitted tokens, the prefill's first."""
         turn = self.store.turn
-        if turn is None or turn.prefill is None:
-            return []
-        return [turn.prefill.first_token, *(t for m in self.store.marks for t in m.emitted)]
+        return [] if turn is None else self.store.tokens_of(turn)
 
     @property
     def seconds(self) -> float:
@@ -69,6 +69,36 @@ class Comparison:
         self.over = False
         for side in sides:
             side.store = Store(vocab)
+
+    def run(
+        self,
+        system: str,
+        decode: Callable[[Side, Generate, Done], None],
+        over: Callable[[], None],
+        which: int = 0,
+    ) -> None:
+        """Decode one side after the other.
+
+        Args:
+            system: The system prompt, if any.
+            decode: Sends a request whose events go to the side's store.
+            over: Called when nothing more will come.
+            which: The side to begin with.
+        """
+        side = self.sides[which]
+        messages = [{"role": "user", "content": self.prompt}]
+        if system.strip():
+            messages.insert(0, {"role": "system", "content": system})
+
+        def done(reply: Reply) -> None:
+            side.error = "" if reply.ok else f"{reply.message} {reply.remedy}".strip()
+            if which == 0 and reply.ok and not self.stopped:
+                self.run(system, decode, over, 1)
+                return
+            self.over = True
+            over()
+
+        decode(side, Generate(messages, config=side.config.to_dict(), fresh=True), done)
 
     def stop(self) -> None:
         """Do not go on with the second side."""

@@ -63,6 +63,12 @@ class Conversation:
         head = [{"role": "system", "content": self.system}] if self.system.strip() else []
         return head + [{"role": m.role, "content": m.content} for m in self.messages]
 
+    @property
+    def answered(self) -> int | None:
+        """Index of the turn that wrote the last message, if that is an answer."""
+        last = self.messages[-1] if self.messages else None
+        return last.turn if last is not None and last.role == "assistant" else None
+
     def say(self, text: str) -> None:
         """Add what the user said."""
         self.messages.append(Message("user", text))
@@ -70,6 +76,11 @@ class Conversation:
     def answer(self, text: str, turn: int) -> None:
         """Add the model's answer."""
         self.messages.append(Message("assistant", text, turn))
+
+    def go_on(self, text: str, turn: int) -> None:
+        """Add to the last answer what a later turn wrote."""
+        last = self.messages[-1]
+        self.messages[-1] = Message("assistant", last.content + text, turn)
 
     def take_back(self) -> str | None:
         """Remove the last answer, if it is last, and the question before it; return the question.

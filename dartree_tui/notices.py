@@ -28,5 +28,7 @@ def refusal(status: Status, what: str) -> str:
             return "The worker is gone. Press ctrl+r to start another."
         case "off":
             return f"No model is loaded, so there is nothing to {what} with. f4 chooses one."
+        case "loading":
+            return f"The models are still loading; then you can {what}."
         case _:
             return f"The model is at work; esc stops it, then you can {what}."

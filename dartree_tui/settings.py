@@ -16,16 +16,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import platformdirs
 
-from dartree_core.config import DecodeConfig, Method
+from dartree_core.config import PRESETS, DecodeConfig, Method
 from dartree_core.errors import ConfigError, DARTreeError
 from dartree_core.worker_protocol import TREE_SETTINGS
 
 ENV_PREFIX = "DARTREE_TUI_"
 FILE_NAME = "tui.toml"
+SAMPLING = ("temperature", "top_k", "top_p")
+"""Options whose value may be left to the model."""
 
 
 def _option(default: Any, help: str) -> Any:
@@ -57,21 +60,34 @@ class DecodeSettings:
     width: int = _option(12, "W, nodes kept per depth while the tree grows")
     depth_bonus: float = _option(-0.2, "beta, added per depth to the pruning key; 0 or negative")
     candidates: int = _option(64, "K, candidates per slot")
-    temperature: float = _option(0.0, "0 is greedy")
-    top_k: int = _option(0, "keep the k likeliest tokens; 0 keeps all")
-    top_p: float = _option(1.0, "keep the smallest set with this probability; 1 keeps all")
+    graft: bool = _option(True, "let trees copy what followed the same words earlier in the text")
+    temperature: float | Literal["model"] = _option(
+        "model", "0 is greedy; model: what the model's own files ask for"
+    )
+    top_k: int | Literal["model"] = _option(
+        "model", "keep the k likeliest tokens; 0 keeps all; model: as its files say"
+    )
+    top_p: float | Literal["model"] = _option(
+        "model", "keep the smallest set with this probability; 1 keeps all; model: as its files say"
+    )
     seed: int = _option(0, "same seed, same text, whatever the method or the tree")
     max_new_tokens: int = _option(256, "hard limit on the length of an answer")
     detail: Literal["basic", "full"] = _option("full", "full adds ranks and the target's view")
     stages: bool = _option(True, "show every tree growing; costs a little of a small model's speed")
 
-    def to_config(self) -> DecodeConfig:
-        """The same as the engine wants it.
+    def to_config(self, model: Mapping[str, Any] = MappingProxyType({})) -> DecodeConfig:
+        """The same as the engine wants it, starting from where `dartree run` starts.
+
+        Args:
+            model: Sampling settings the loaded model asks for, by name; greedy when empty.
 
         Raises:
             ConfigError: a value is outside what decoding supports.
         """
-        return DecodeConfig().with_changes(**{f.name: getattr(self, f.name) for f in fields(self)})
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        given = {n: v for n, v in given.items() if n not in SAMPLING or v != "model"}
+        preset = PRESETS["auto" if self.budget == "auto" else "paper"]
+        return DecodeConfig(tree=preset).with_changes(**{**model, **given})
 
 
 @dataclass(frozen=True, slots=True)

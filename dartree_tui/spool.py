@@ -101,12 +101,16 @@ class Spool:
         if self._out is None or self._out.closed:
             return
         self._out.write(data)
-        self._out.flush()
         self._end += len(data)
         if self._mirrors:
             self._mirrors[0].write(data)
             for mirror in self._mirrors:
                 mirror.flush()
+
+    def _written(self) -> None:
+        """Bring what is buffered into the file, with the lock held, before it is read."""
+        if self._out is not None and not self._out.closed:
+            self._out.flush()
 
     def round(self, offset: int) -> RoundDone:
         """The round whose line starts at `offset`.
@@ -115,6 +119,7 @@ class Spool:
             TraceError: the file was changed or removed behind our back.
         """
         with self._lock:
+            self._written()
             self._in.seek(offset)
             line = self._in.readline()
         event = EventDecoder(str(self.path)).event(line)
@@ -132,6 +137,7 @@ class Spool:
         """
         part = path.with_name(path.name + ".part")
         with self._lock, open_private(part) as out:
+            self._written()
             self._in.seek(0)
             shutil.copyfileobj(self._in, out)
             out.flush()

@@ -12,6 +12,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 from dartree_core.events import (
@@ -89,6 +90,8 @@ class Turn:
         first_round, rounds: Its part of the store's `marks`.
         pieces: The answer's text by origin, in order, without gaps.
         replaced: True once the question was asked again.
+        prompt_ids: The whole input; only the newest turn keeps it.
+        continues: Index of the turn whose answer this one goes on with.
     """
 
     index: int
@@ -103,6 +106,8 @@ class Turn:
     failed: RunFailed | None = None
     metrics: RunningMetrics = field(default_factory=RunningMetrics)
     replaced: bool = False
+    prompt_ids: Sequence[int] = ()
+    continues: int | None = None
     _parts: list[str] = field(default_factory=list)
 
     @property
@@ -136,6 +141,7 @@ class Store:
         partial: The round under construction, when stage events tell about it.
         baseline: Plain decoding on the same model and device, once measured.
         failed: The newest failure, until the next turn starts.
+        going_on: Set before a turn starts that goes on with this one.
     """
 
     def __init__(
@@ -154,6 +160,7 @@ class Store:
         self.partial: PartialRound | None = None
         self.baseline: Calibrated | None = None
         self.failed: RunFailed | None = None
+        self.going_on: Turn | None = None
         self._fetch = fetch
         self._keep = keep
         self._recent: OrderedDict[int, RoundDone] = OrderedDict()
@@ -184,6 +191,12 @@ class Store:
         self.failed = None
         self.partial = None
         turn = Turn(len(self.turns), event.prompt, event.template, event.config, len(self.marks))
+        turn.prompt_ids = event.prompt_ids
+        if self.turns:
+            self.turns[-1].prompt_ids = ()
+        if self.going_on is not None:
+            turn.prompt, turn.continues = self.going_on.prompt, self.going_on.index
+            self.going_on = None
         self.turns.append(turn)
         turn.metrics.update(event)
 
@@ -292,6 +305,13 @@ class Store:
     def rounds_of(self, turn: Turn) -> range:
         """Indices into `marks` of a turn's rounds."""
         return range(turn.first_round, turn.first_round + turn.rounds)
+
+    def tokens_of(self, turn: Turn) -> list[int]:
+        """Tokens a turn emitted, the prefill's first."""
+        if turn.prefill is None:
+            return []
+        rounds = (self.marks[i].emitted for i in self.rounds_of(turn))
+        return [turn.prefill.first_token, *chain.from_iterable(rounds)]
 
     def turn_of(self, index: int) -> Turn:
         """The turn a round belongs to."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from dartree_core.glyphs import show_token
 from dartree_core.pieces import TokenText
 
+Words: TypeAlias = Mapping[int, str | bytes]
+"""Token id to its text, or to its bytes where a token alone is no valid UTF-8."""
 
-class Vocab(Mapping[int, str | bytes]):
+
+class Vocab(Words):
     """Token id to its text, or to its bytes where a token alone is no valid UTF-8.
 
     Attributes:

@@ -111,7 +111,9 @@ class FakeDecoder:
     ) -> Iterator[Event]:
         """One turn."""
         last = prompt if isinstance(prompt, str) else prompt[-1]
-        said = str(last["content"] if isinstance(last, dict) else last)
+        by_ids = isinstance(last, int)
+        said = "" if by_ids else str(last["content"] if isinstance(last, dict) else last)
+        answer = self._rest(prompt) if by_ids else self._answer
         session.stop.clear()
         session.tree = None
         turn, session.turns = session.turns, session.turns + 1
@@ -122,20 +124,21 @@ class FakeDecoder:
                 config=config.to_dict(),
                 prompt=said,
             )
-        ids = tuple(range(min(len(said), 8)))
-        yield TurnStarted(turn, said, ids, "raw" if raw else "chat", config.to_dict())
+        ids = tuple(prompt) if by_ids else tuple(range(min(len(said), 8)))
+        template = "ids" if by_ids else "raw" if raw else "chat"
+        yield TurnStarted(turn, said, ids, template, config.to_dict())
         if "fail" in said:
             raise CapacityError("The prompt does not fit.", "Shorten it.")
         time.sleep(self._seconds)
         rng = random.Random(self._seed)
-        limit = min(config.max_new_tokens, len(self._answer))
-        emitted = self._answer[:1]
+        limit = min(config.max_new_tokens, len(answer))
+        emitted = answer[:1]
         text = self.words[emitted[0]]
         yield PrefillDone(turn, len(ids), 0, 0.02, 0.03, emitted[0], text, (0, len(text)))
         number = 0
         while len(emitted) < limit and not session.stop.is_set():
             tree = session.tree or config.tree
-            made = _Round(self, rng, turn, number, emitted, limit, config, tree, len(text))
+            made = _Round(self, rng, turn, number, emitted, answer[:limit], config, tree, len(text))
             if config.stages and config.method != "ar":
                 for stage in made.stages():
                     time.sleep(self._seconds / (DEPTH + 3))
@@ -148,9 +151,16 @@ class FakeDecoder:
             number += 1
             yield done
         reason = "cancelled" if session.stop.is_set() else "eos"
-        if reason == "eos" and len(emitted) < len(self._answer):
+        if reason == "eos" and len(emitted) < len(answer):
             reason = "length"
         yield TurnFinished(turn, reason, text, tuple(emitted))  # type: ignore[arg-type]
+
+    def _rest(self, prompt: Sequence[int]) -> list[int]:
+        """What of the answer is still to be said after a prompt that holds its beginning."""
+        for said in range(len(self._answer) - 1, 0, -1):
+            if list(prompt[-said:]) == self._answer[:said]:
+                return self._answer[said:]
+        return self._answer
 
 
 class _Round:
@@ -163,14 +173,14 @@ class _Round:
         turn: int,
         number: int,
         emitted: Sequence[int],
-        limit: int,
+        answer: Sequence[int],
         config: DecodeConfig,
         tree: TreeConfig,
         chars: int,
     ) -> None:
         self._words, self._rng = decoder.words, rng
         self._turn, self._number, self._chars = turn, number, chars
-        self._ahead = decoder._answer[len(emitted) : limit]
+        self._ahead = list(answer[len(emitted) :])
         self._position = len(emitted)
         self._config, self._tree = config, tree
         self._seconds = decoder._seconds

@@ -49,31 +49,42 @@ class Intake:
         self._spool = spool
         self._decoder = EventDecoder(name)
         self._decoder.vocab = words
-        self._queue: deque[tuple[Record, int]] = deque()
+        self._queue: deque[tuple[Record, int] | bytes] = deque()
+        self._damaged = False
 
     def redirect(self, spool: Spool | None, words: dict[int, TokenText]) -> None:
-        """Keep what comes from now on elsewhere. Only while nothing is under way."""
+        """Keep what is taken from now on elsewhere. Only while nothing is under way."""
         self._spool = spool
         self._decoder.vocab = words
 
     def line(self, raw: bytes, offset: int | None = None) -> bool:
-        """Take one line; `offset` when it already lies in the spool.
+        """Take one line and read it now; `offset` when it already lies in the spool.
 
         False when the line is damaged: the source is then over.
         """
+        found = self._read(raw, offset)
+        if found is not None:
+            self._queue.append(found)
+        return found is None or not isinstance(found[0], Lost)
+
+    def later(self, raw: bytes) -> None:
+        """Take one line, to be read by `take`.
+
+        A live source wakes its thread for every line; reading many of them at once costs a
+        fraction of what reading each as it comes does.
+        """
+        self._queue.append(raw)
+
+    def _read(self, raw: bytes, offset: int | None) -> tuple[Record, int] | None:
         try:
             if raw.startswith(_REPLY):
-                self._queue.append((decode_reply(json.loads(raw)), -1))
-                return True
+                return decode_reply(json.loads(raw)), -1
             event = self._decoder.event(raw)
-            if event is not None:
-                if offset is None:
-                    offset = self._keep(event, raw)
-                self._queue.append((event, offset))
+            if event is None:
+                return None
+            return event, self._keep(event, raw) if offset is None else offset
         except (DARTreeError, ValueError) as error:
-            self.end(Lost(str(error)))
-            return False
-        return True
+            return Lost(str(error)), -1
 
     def _keep(self, event: Event, raw: bytes) -> int:
         if self._spool is None or isinstance(event, LoadProgress):
@@ -91,4 +102,9 @@ class Intake:
         """Queued records in order, for at most so long; the rest stays queued."""
         deadline = time.perf_counter() + seconds
         while self._queue and time.perf_counter() < deadline:
-            yield self._queue.popleft()
+            item = self._queue.popleft()
+            found = self._read(item, None) if isinstance(item, bytes) else item
+            if found is None or self._damaged:
+                continue
+            self._damaged = isinstance(found[0], Lost)  # whatever follows an end is noise
+            yield found

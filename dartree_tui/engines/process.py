@@ -9,9 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import IO, TypeAlias
 
 import platformdirs
 
@@ -19,6 +22,14 @@ from dartree_core.worker_protocol import Request, encode_request
 from dartree_tui.engines.intake import Intake, Lost
 
 TAIL_LINES = 12
+
+_CHUNK = 1 << 16
+"""Bytes read at once, as many as a pipe holds."""
+_NAP = 0.04
+"""Seconds between two readings of little: waking up for every line would interrupt the decoder
+as often."""
+
+Start: TypeAlias = Callable[[], "subprocess.Popen[bytes]"]
 
 
 def default_command() -> list[str]:
@@ -37,15 +48,22 @@ class ProcessEngine:
     Args:
         command: What to start: a list, or one string as a shell would split it.
         log: File for the worker's stderr; the one of the run before is kept as `.1`.
+        launch: Calls the function that starts the child; by default in the caller's thread.
     """
 
     live = True
 
-    def __init__(self, command: str | Sequence[str] = (), log: Path | None = None) -> None:
+    def __init__(
+        self,
+        command: str | Sequence[str] = (),
+        log: Path | None = None,
+        launch: Callable[[Start], subprocess.Popen[bytes]] | None = None,
+    ) -> None:
         parts = shlex.split(command) if isinstance(command, str) else list(command)
         self.command = parts or default_command()
         self.label = "worker" if not parts else shlex.join(parts)
         self.log = log or default_log()
+        self._launch = launch or (lambda start: start())
         self._closing = False
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -57,15 +75,7 @@ class ProcessEngine:
             if self.log.exists():
                 os.replace(self.log, self.log.with_name(self.log.name + ".1"))
             with open(self.log, "wb", opener=_private) as log:
-                # A session of its own: ctrl+c in our terminal must not reach it, and one kill
-                # must reach all that it started.
-                self._process = subprocess.Popen(
-                    self.command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    start_new_session=True,
-                )
+                self._process = self._launch(partial(_start, self.command, log))
         except OSError as error:
             intake.end(Lost(f"The worker could not be started: {error}."))
             return
@@ -102,8 +112,14 @@ class ProcessEngine:
 
     def _read(self, process: subprocess.Popen[bytes], intake: Intake) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            intake.line(line)
+        rest = b""
+        while chunk := process.stdout.read1(_CHUNK):  # type: ignore[attr-defined]
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                intake.later(line + b"\n")
+            if len(chunk) < _CHUNK // 4:
+                time.sleep(_NAP)
+        # What is left in `rest` was cut off with everything after it: the end says so.
         code = process.wait()
         if not self._closing:
             how = f"with exit code {code}" if code >= 0 else f"by {_signal_name(-code)}"
@@ -115,6 +131,18 @@ class ProcessEngine:
             while (line := self._requests.get()) is not None:
                 pipe.write(line)
                 pipe.flush()
+
+
+def _start(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own: ctrl+c in our terminal must not reach it, and one
+    kill must reach all that it started."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+    )
 
 
 def _private(path: str, flags: int) -> int:

@@ -81,9 +81,10 @@ class CompareScreen(Screen[None]):
                     for name in _FIELDS:
                         with Horizontal(classes="row"):
                             yield Static(name.replace("_", " "), classes="label")
-                            yield Input(
-                                str(getattr(config, name)), compact=True, id=f"{side}-{name}"
-                            )
+                            value = getattr(config, name)
+                            if value == "model":
+                                value = getattr(self.app.client.config.sampling, name)
+                            yield Input(str(value), compact=True, id=f"{side}-{name}")
         yield Static("", id="verdict")
         with VerticalScroll(id="table"):
             yield Static("")
@@ -107,7 +108,8 @@ class CompareScreen(Screen[None]):
         for name in _FIELDS:
             text = self.query_one(f"#{side}-{name}", Input).value.strip()
             changes[name] = parse_value(text, hints[name], name.replace("_", " "))
-        base = self.app.client.settings.decode.to_config()
+        changes = {name: value for name, value in changes.items() if value != "model"}
+        base = self.app.client.config  # holds what the model asks for
         return base.with_changes(**changes, stages=False, detail="basic")
 
     @on(Input.Submitted)

@@ -47,6 +47,7 @@ APP_BINDINGS: list[Binding] = [
     Binding("f2", "settings", "settings", id="settings"),
     Binding("f4", "models", "models", show=False, id="models"),
     Binding("ctrl+r", "again", "ask again; restart a lost worker", show=False, id="again"),
+    Binding("ctrl+g", "go_on", "go on with an unfinished answer", show=False, id="go-on"),
     Binding("ctrl+n", "new", "new conversation", show=False, id="new"),
     Binding("ctrl+s", "save", "save with trees", show=False, id="save"),
     Binding("ctrl+o", "open", "open a conversation", show=False, id="open"),

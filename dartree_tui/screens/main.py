@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Horizontal, Vertical
-from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Static
 
+from dartree_tui.pace import TIGHT_WORDS_EVERY, WORDS_EVERY, Interval
 from dartree_tui.screens.keys import MAIN_BINDINGS
+from dartree_tui.screens.panes import MIN_HEIGHT, MIN_WIDTH, TITLES, PaneScreen
 from dartree_tui.status import Situation, situation
 from dartree_tui.store import AnyRound
 from dartree_tui.viewpoint import Viewpoint
-from dartree_tui.widgets.answer import AnswerView, CharacterChosen
+from dartree_tui.widgets.answer import CharacterChosen
 from dartree_tui.widgets.chat import ChatLog
 from dartree_tui.widgets.explain import headline
 from dartree_tui.widgets.inspector import NodeInspector
@@ -32,32 +32,10 @@ from dartree_tui.widgets.tree_view import NodeSelected, TreeView
 if TYPE_CHECKING:
     from dartree_tui.app import DartreeApp
 
-Pane = Literal["tree", "timeline", "chat", "node", "stats"]
-PANES: tuple[Pane, ...] = ("tree", "timeline", "chat", "node", "stats")
-SMALL_CYCLE: tuple[Pane, ...] = ("chat", "node", "stats")
-TINY_CYCLE: tuple[Pane, ...] = ("chat", "tree", "node", "stats")
 
-_WORDS_EVERY = 0.25
-"""Seconds between two writings of text and figures while something decodes."""
-
-MIN_WIDTH, MIN_HEIGHT = 40, 12
-
-
-class MainScreen(Screen[None]):
+class MainScreen(PaneScreen):
     """Layout and keys; what is shown comes from the store, which round from a `Viewpoint`."""
 
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - declared by Screen
-        (0, "-too-narrow"),
-        (MIN_WIDTH, "-narrow"),
-        (100, "-wide"),
-    ]
-    VERTICAL_BREAKPOINTS = [  # noqa: RUF012 - declared by Screen
-        (0, "-too-low"),
-        (MIN_HEIGHT, "-tiny"),
-        (20, "-low"),
-        (30, "-medium"),
-        (46, "-tall"),
-    ]
     BINDINGS: ClassVar[list[BindingType]] = list(MAIN_BINDINGS)
 
     app: DartreeApp
@@ -65,17 +43,14 @@ class MainScreen(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.view = Viewpoint()
-        self._hidden: set[Pane] = set()
-        self._pane: Pane = "chat"
-        self._whole: Pane | None = None
         self._drawn: tuple[object, ...] = ()
         self._place: tuple[object, ...] = ()
         self._filter = 0
-        self._copied = 0
+        self._title = ""
         self._dirty = True
         self._ready = False
         self._painted = False
-        self._written = 0.0
+        self._words = Interval()
 
     # Layout
 
@@ -107,8 +82,7 @@ class MainScreen(Screen[None]):
     def on_mount(self) -> None:
         """Titles, focus, and the first arrangement."""
         self._ready = True
-        titles = {"tree": "tree", "chat": "chat", "node": "node", "stats": "statistics"}
-        for pane, title in titles.items():
+        for pane, title in TITLES.items():
             self.query_one(f"#{pane}-pane").border_title = title
         if self.app.client.engine.live:
             self.prompt.focus()
@@ -139,9 +113,9 @@ class MainScreen(Screen[None]):
         return self._ready and self._painted
 
     @property
-    def too_small(self) -> bool:
-        """True when there is no room for anything but a notice."""
-        return self.size.width < MIN_WIDTH or self.size.height < MIN_HEIGHT
+    def wanted(self) -> bool:
+        """True when the user did something that the next frame should show."""
+        return self._dirty or not self.view.following
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Nothing but quitting while nothing can be seen."""
@@ -151,14 +125,13 @@ class MainScreen(Screen[None]):
         """Panes depend on the size."""
         self._arrange()
 
-    def _arrange(self) -> None:
-        """Tell the style sheet what is hidden, what is whole, and which pane has the room."""
-        for pane in PANES:
-            self.set_class(pane in self._hidden, f"-no-{pane}")
-            self.set_class(pane == self._whole, f"-whole-{pane}")
-            self.set_class(pane == self._pane, f"-on-{pane}")
-        self.set_class(self._whole is not None, "-whole")
+    def arranged(self) -> None:
+        """Other panes are seen."""
         self.refresh_all()
+
+    def focus_tree(self) -> None:
+        """The tree got the room."""
+        self.drawing.focus()
 
     # Painting
 
@@ -181,7 +154,10 @@ class MainScreen(Screen[None]):
         index, round_ = view.show(client.store)
         if view.following and client.store.partial is not None:
             self._drawn = ()  # what was shown may not be the newest yet
-        words = self._words_due()
+        # While something decodes, trees follow every frame, but nobody reads at that rate.
+        live = view.following and client.store.generating
+        every = TIGHT_WORDS_EVERY if self.app.pace.tight else WORDS_EVERY
+        words = self._words.due(every if live else 0)
         self._draw_round(index, round_, words)
         if not words:
             self._drawn = ()
@@ -193,19 +169,6 @@ class MainScreen(Screen[None]):
         await self.query_one(ChatLog).sync(
             client.store, client.settings.ui.provenance, marked, client.waiting
         )
-
-    def _words_due(self) -> bool:
-        """Whether to write text now, or only to draw the tree.
-
-        While something decodes, trees follow every frame, but nobody reads at that rate, and
-        text that changes height makes the terminal arrange the whole screen anew.
-        """
-        now = time.monotonic()
-        live = self.view.following and self.app.client.store.generating
-        if live and now - self._written < _WORDS_EVERY:
-            return False
-        self._written = now
-        return True
 
     def _draw_round(self, index: int, round_: AnyRound | None, words: bool) -> None:
         store = self.app.client.store
@@ -223,10 +186,11 @@ class MainScreen(Screen[None]):
         self._draw_node(round_)
         pane = self.query_one("#tree-pane")
         if round_ is None:
-            pane.border_title = "tree"
+            self._title = pane.border_title = "tree"
             return
-        text = headline(round_, store.vocab)
-        pane.border_title = f"round {round_.round + 1}   {text}"
+        title = f"round {round_.round + 1}   {headline(round_, store.vocab)}"
+        if title != self._title:  # a new title repaints all of the pane
+            self._title = pane.border_title = title
 
     def _draw_node(self, round_: AnyRound | None) -> None:
         node = self.drawing.node
@@ -235,7 +199,7 @@ class MainScreen(Screen[None]):
     def _status(self, now: Situation) -> None:
         client = self.app.client
         turn = client.store.turn
-        config = client.settings.decode.to_config().to_dict()
+        config = client.config.to_dict()
         if turn is not None and not client.engine.live:
             config = dict(turn.config)
         self.query_one(StatusLine).show(
@@ -392,34 +356,6 @@ class MainScreen(Screen[None]):
         words = "all nodes" if chosen is None else WORDS[NODE_STATES[self._filter - 1]]
         self.query_one("#tree-pane").border_subtitle = "" if chosen is None else f"only {words}"
 
-    def action_toggle_pane(self, pane: Pane) -> None:
-        """Show or hide a pane."""
-        self._hidden ^= {pane}
-        self._arrange()
-
-    def action_next_pane(self) -> None:
-        """On a small screen, give the room to the next pane; else move the focus there."""
-        tiny = self.has_class("-tiny")
-        cycle = TINY_CYCLE if tiny else SMALL_CYCLE
-        if self.has_class("-wide") and not tiny:
-            self.focus_next()
-            return
-        place = cycle.index(self._pane) if self._pane in cycle else -1
-        self._pane = cycle[(place + 1) % len(cycle)]
-        self._arrange()
-        if self._pane == "tree":
-            self.drawing.focus()
-
-    def action_whole(self) -> None:
-        """Give the whole screen to the focused pane, or take it back."""
-        if self._whole is not None:
-            self._whole = None
-        elif self.focused is not None:
-            owners = {"grid": "tree", "outline": "tree"}
-            name = owners.get(self.focused.id or "", self.focused.id)
-            self._whole = next((p for p in PANES if p == name), "tree")
-        self._arrange()
-
     def action_type(self) -> None:
         """Go to the prompt."""
         if self.app.client.engine.live:
@@ -455,12 +391,10 @@ class MainScreen(Screen[None]):
         if not selected:
             self.notify("Select a piece of an answer with the mouse first, or click a word.")
             return
-        for view in self.query(AnswerView):
-            if any(widget in view.query("*") for widget in self.selections):
-                char = view.char_of_selection(selected)
-                index = None if char is None else self.app.client.store.round_at(view.turn, char)
-                if index is not None:
-                    self.clear_selection()
-                    self._go(index)
-                    return
+        place = self.query_one(ChatLog).place_of(selected, self.selections)
+        index = None if place is None else self.app.client.store.round_at(*place)
+        if index is not None:
+            self.clear_selection()
+            self._go(index)
+            return
         self.notify("No round wrote that: it is not part of an answer, or the prefill wrote it.")

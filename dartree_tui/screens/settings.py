@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Select, Static
 
 from dartree_core.errors import ConfigError
-from dartree_tui.settings import applies, choices_of, options, parse_value
+from dartree_tui.settings import SAMPLING, applies, choices_of, options, parse_value
 
 if TYPE_CHECKING:
     from dartree_tui.app import DartreeApp
@@ -69,8 +69,14 @@ class SettingsScreen(ModalScreen[None]):
                     yield Static(f.name.replace("_", " "), classes="name")
                     yield self._editor(name, f, hint)
                     yield Static(applies(name, f.name), classes="when")
-                    yield Static(f.metadata["help"], classes="help", markup=False)
+                    yield Static(self._help(f), classes="help", markup=False)
                 yield Static("", classes="fault", id=f"fault-{f.name}", markup=False)
+
+    def _help(self, f: Field[Any]) -> str:
+        asked = dict(self.app.client.models.get("sampling") or {})
+        if f.name in SAMPLING and f.name in asked:
+            return f"model: {asked[f.name]:g} for this one. {f.metadata['help']}"
+        return str(f.metadata["help"])
 
     def _editor(self, section: str, f: Field[Any], hint: Any) -> Input | Select[Any]:
         value = getattr(getattr(self.app.client.settings, section), f.name)

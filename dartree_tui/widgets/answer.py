@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from rich.style import Style
@@ -13,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
-from textual.widgets._markdown import MarkdownBlock, MarkdownStream
+from textual.widgets._markdown import MarkdownBlock
 
 from dartree_tui.palette import Palette
 from dartree_tui.places import place_in_source
@@ -130,7 +129,6 @@ class AnswerView(Vertical):
     def __init__(self, turn: Turn) -> None:
         super().__init__()
         self.turn = turn
-        self._stream: MarkdownStream | None = None
         self._written = 0
         self._settled = False
         self._facts = ""
@@ -138,11 +136,13 @@ class AnswerView(Vertical):
 
     def compose(self) -> ComposeResult:
         """Question, answer twice over, facts."""
+        fresh = self.turn.continues is None
+        if fresh:
+            with Horizontal(classes="line"):
+                yield Static("you", classes="who")
+                yield Static(self.turn.prompt, classes="said you", markup=False)
         with Horizontal(classes="line"):
-            yield Static("you", classes="who")
-            yield Static(self.turn.prompt, classes="said you", markup=False)
-        with Horizontal(classes="line"):
-            yield Static("ai", classes="who")
+            yield Static("ai" if fresh else "…", classes="who")
             yield Markdown(open_links=False)
             yield SourceView()
         yield Static("", classes="facts", markup=False)
@@ -178,22 +178,12 @@ class AnswerView(Vertical):
         text = self.turn.text
         if self.turn.over:
             self._settled = True
-            if self._stream is not None:
-                await self._stream.stop()
-                self._stream = None
             # A fence that was open while streaming may have swallowed what follows it.
             await markdown.update(text)
         elif len(text) > self._written:
-            if self._stream is None:
-                self._stream = Markdown.get_stream(markdown)
-            await self._stream.write(text[self._written :])
+            # Not by a stream of Textual's: its task would write after the frame it belongs to.
+            await markdown.append(text[self._written :])
         self._written = len(text)
-
-    async def on_unmount(self) -> None:
-        """Let go of the stream."""
-        if self._stream is not None:
-            with suppress(Exception):
-                await self._stream.stop()
 
     def line_of(self, round_: int) -> int:
         """The view's line on which a round's text begins, while the source is shown."""

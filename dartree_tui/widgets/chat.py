@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.widget import Widget
 from textual.widgets import Static
 
 from dartree_tui.store import Store, Turn
@@ -12,13 +15,12 @@ from dartree_tui.widgets.answer import AnswerView
 KEEP_TURNS = 40
 """Turns kept as widgets; older ones stay in the store, the export and the timeline."""
 
-WELCOME = """\
-A small drafter guesses a tree of continuations; the target model checks the whole tree in one
-pass and keeps the longest path it agrees with. The text is exactly what the target alone would
-have said.
-
-Type a question below. Each round's tree grows above while the answer is written here.
-"""
+WELCOME = (
+    "A small drafter guesses a tree of continuations; the target model checks the whole tree in "
+    "one pass and keeps the longest path it agrees with. The text is exactly what the target alone "
+    "would have said.\n\n"
+    "Type a question below. Each round's tree grows above while the answer is written here."
+)
 
 
 class ChatLog(VerticalScroll, can_focus=True):
@@ -52,6 +54,20 @@ class ChatLog(VerticalScroll, can_focus=True):
         """The widget of a turn, while it is kept."""
         return next((v for v in self._views if v.turn is turn), None)
 
+    def place_of(self, selected: str, widgets: Iterable[Widget]) -> tuple[Turn, int] | None:
+        """The turn and the character where selected text begins, if an answer holds it.
+
+        Args:
+            widgets: Those the selection touches.
+        """
+        touched = list(widgets)
+        for view in self._views:
+            inside = view.query("*")
+            char = view.char_of_selection(selected) if any(w in inside for w in touched) else None
+            if char is not None:
+                return view.turn, char
+        return None
+
     async def sync(
         self, store: Store, shade: bool, marked: int | None = None, waiting: str | None = None
     ) -> None:
@@ -66,6 +82,7 @@ class ChatLog(VerticalScroll, can_focus=True):
             await self.query(AnswerView).remove()
             self._views.clear()
             self._store = store
+            self.anchor(False)
         known = len(store.turns) and (self._views[-1].turn.index + 1 if self._views else 0)
         fresh = store.turns[max(known, len(store.turns) - KEEP_TURNS) :]
         if fresh:
@@ -86,15 +103,36 @@ class ChatLog(VerticalScroll, can_focus=True):
                 number = marked - view.turn.first_round
             await view.sync(shade, number)
         if marked is not None and marked != self._marked:
+            self.anchor(False)
             self.call_after_refresh(self._reveal, store.turn_of(marked), marked)
         elif self._stick and marked is None:
-            self.call_after_refresh(self.scroll_end, animate=False)
+            self._hold_bottom()
         self._marked = marked
+
+    def _hold_bottom(self) -> None:
+        """Show the end of the text, now and while it grows.
+
+        An anchor moves with the layout, where scrolling afterwards would paint the pane twice;
+        but it would push a text that does not fill the pane to the pane's bottom.
+        """
+        if self.is_anchored:
+            return
+        if self.max_scroll_y > 0:
+            self.anchor()
+        else:
+            self.call_after_refresh(self.scroll_end, animate=False)
+
+    def on_resize(self) -> None:
+        """A text that fits again needs no anchor."""
+        if self.max_scroll_y <= 0:
+            self.anchor(False)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Stay at the bottom until someone scrolls up, and again once they are back."""
         super().watch_scroll_y(old_value, new_value)
         self._stick = new_value >= self.max_scroll_y - 1
+        if not self._stick:
+            self.anchor(False)
 
     async def _trim(self, turns: int) -> None:
         gone = self._views[:-KEEP_TURNS]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 
 from dartree_core.tree import DraftTree
+from dartree_tui.vocab import Words
 from dartree_tui.widgets.figures import prob, signed
 from dartree_tui.widgets.rounds import (
     RoundLike,
-    Vocab,
     judged,
     phase_of,
     probability,
@@ -22,7 +22,7 @@ from dartree_tui.widgets.rounds import (
 MORE_DETAIL = "Record with --detail full to see the target's view."
 
 
-def why(round_: RoundLike, node: int, vocab: Vocab) -> str:
+def why(round_: RoundLike, node: int, vocab: Words) -> str:
     """What became of a node of the round's tree, and why, in one to three sentences."""
     tree = round_.tree
     text = _quoted(tree, node, vocab)
@@ -43,7 +43,7 @@ def why(round_: RoundLike, node: int, vocab: Vocab) -> str:
     return _unreached(round_, node, vocab)
 
 
-def why_bonus(round_: RoundLike, vocab: Vocab) -> str:
+def why_bonus(round_: RoundLike, vocab: Words) -> str:
     """Where the bonus token comes from, and why the tree did not hold it."""
     if not judged(round_):
         return "The target has not scored the tree yet; its bonus token is still open."
@@ -59,7 +59,7 @@ def why_bonus(round_: RoundLike, vocab: Vocab) -> str:
     return lead + _fate(round_, last, bonus)
 
 
-def headline(round_: RoundLike, vocab: Vocab) -> str:
+def headline(round_: RoundLike, vocab: Words) -> str:
     """The round in one line, for a title: what was accepted, and the bonus token."""
     tree = round_.tree
     number = len(tree) - 1
@@ -79,7 +79,7 @@ def headline(round_: RoundLike, vocab: Vocab) -> str:
     return f"accepted {len(round_.accepted) - 1} of {tree.height} depths{bonus}"
 
 
-def _quoted(tree: DraftTree, node: int, vocab: Vocab) -> str:
+def _quoted(tree: DraftTree, node: int, vocab: Words) -> str:
     return f"‘{token_text(vocab, tree.token[node])}’"
 
 
@@ -105,7 +105,7 @@ def _detail_hint(tree: DraftTree) -> str:
     return f" {MORE_DETAIL}" if tree.target_logp is None else ""
 
 
-def _candidate(round_: RoundLike, node: int, vocab: Vocab) -> str:
+def _candidate(round_: RoundLike, node: int, vocab: Words) -> str:
     tree = round_.tree
     parent = _quoted(tree, tree.parent[node], vocab)
     if phase_of(round_) == "prune":
@@ -119,7 +119,7 @@ def _candidate(round_: RoundLike, node: int, vocab: Vocab) -> str:
     )
 
 
-def _hit(round_: RoundLike, node: int, vocab: Vocab) -> str:
+def _hit(round_: RoundLike, node: int, vocab: Words) -> str:
     tree = round_.tree
     parent = _quoted(tree, tree.parent[node], vocab)
     said = (
@@ -131,7 +131,7 @@ def _hit(round_: RoundLike, node: int, vocab: Vocab) -> str:
     return said + _detail_hint(tree)
 
 
-def _walked_past(round_: RoundLike, node: int, vocab: Vocab) -> str:
+def _walked_past(round_: RoundLike, node: int, vocab: Words) -> str:
     tree = round_.tree
     parent = tree.parent[node]
     after = f"after {_quoted(tree, parent, vocab)} the target"
@@ -155,7 +155,7 @@ def _walked_past(round_: RoundLike, node: int, vocab: Vocab) -> str:
     )
 
 
-def _unreached(round_: RoundLike, node: int, vocab: Vocab) -> str:
+def _unreached(round_: RoundLike, node: int, vocab: Words) -> str:
     tree = round_.tree
     accepted = set(round_.accepted)
     turn = next(i for i in tree.path(node) if i not in accepted)
@@ -169,7 +169,7 @@ def _unreached(round_: RoundLike, node: int, vocab: Vocab) -> str:
     return said + _detail_hint(tree)
 
 
-def _pruned(round_: RoundLike, node: int, vocab: Vocab) -> str:
+def _pruned(round_: RoundLike, node: int, vocab: Words) -> str:
     tree = round_.tree
     cut = tree.cut()
     key = tree.select[node]

@@ -11,6 +11,7 @@ from textual.geometry import Size
 
 from dartree_core.tree import DraftTree
 from dartree_tui.palette import Palette
+from dartree_tui.vocab import Words
 from dartree_tui.widgets.explain import MORE_DETAIL, headline, why, why_bonus
 from dartree_tui.widgets.figures import UNKNOWN, bar, gain, prob, rank, signed
 from dartree_tui.widgets.panel import TextPanel
@@ -19,7 +20,6 @@ from dartree_tui.widgets.rounds import (
     GLYPHS,
     WORDS,
     RoundLike,
-    Vocab,
     judged,
     probability,
     states_of,
@@ -39,14 +39,14 @@ class NodeInspector(TextPanel):
 
     _round: RoundLike | None = None
     _node: int | None = None
-    _vocab: Vocab = {}  # noqa: RUF012 - a read-only default
+    _vocab: Words = {}  # noqa: RUF012 - a read-only default
 
-    def show(self, round_: RoundLike | None, node: int | None, vocab: Vocab) -> None:
+    def show(self, round_: RoundLike | None, node: int | None, vocab: Words) -> None:
         """Show a node of a round; `BONUS` for its bonus token, None for the round itself."""
         self._round, self._node, self._vocab = round_, node, vocab
         self.rewrite()
 
-    def show_bonus(self, round_: RoundLike, vocab: Vocab) -> None:
+    def show_bonus(self, round_: RoundLike, vocab: Words) -> None:
         """Show the round's bonus token."""
         self.show(round_, BONUS, vocab)
 
@@ -61,7 +61,7 @@ class NodeInspector(TextPanel):
         return describe(self._round, node, self._vocab, size.width, palette)
 
 
-def describe(round_: RoundLike, node: int, vocab: Vocab, width: int, palette: Palette) -> Text:
+def describe(round_: RoundLike, node: int, vocab: Words, width: int, palette: Palette) -> Text:
     """The pane's text about a node or, for `BONUS`, the bonus token.
 
     Args:
@@ -87,7 +87,7 @@ def describe(round_: RoundLike, node: int, vocab: Vocab, width: int, palette: Pa
     return text
 
 
-def _describe_bonus(round_: RoundLike, vocab: Vocab, palette: Palette) -> Text:
+def _describe_bonus(round_: RoundLike, vocab: Words, palette: Palette) -> Text:
     text = Text()
     if round_.bonus is not None:
         text.append(f"{GLYPHS['bonus']} {token_text(vocab, round_.bonus)}", palette.state["bonus"])

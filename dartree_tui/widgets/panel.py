@@ -21,6 +21,7 @@ class TextPanel(VerticalScroll, can_focus=True):
 
     _painted: tuple[Size, Palette] | None = None
     _rows = 0
+    _text: Text | None = None
 
     def compose(self) -> ComposeResult:
         """The one widget that holds the text."""
@@ -35,9 +36,13 @@ class TextPanel(VerticalScroll, can_focus=True):
         if not self.is_mounted or not self.size:
             return
         palette = Palette.of(self.app)
+        resized = self._painted != (self.size, palette)
         self._painted = (self.size, palette)
         text = self.write(self.size, palette)
         text.style = palette.text  # a segment without a style breaks monochrome output
+        if text == self._text and not resized:
+            return
+        self._text = text
         # A new arrangement redraws the whole screen; text of the same height needs none.
         rows = len(text.wrap(self.app.console, max(1, self.size.width)))
         self.query_one(Static).update(text, layout=rows != self._rows)

@@ -14,9 +14,7 @@ from dartree_core.events import RoundDone
 from dartree_core.glyphs import STATE_GLYPHS, STATE_WORDS, show_token
 from dartree_core.tree import DraftTree, State
 from dartree_tui.partial import PartialRound, Phase
-
-Vocab: TypeAlias = Mapping[int, str | bytes]
-"""Token id to its text, or to its bytes where a token alone is no valid UTF-8."""
+from dartree_tui.vocab import Words
 
 NodeState: TypeAlias = State | Literal["candidate"]
 """A node's fate; `candidate` while nobody has judged it."""
@@ -33,7 +31,7 @@ RoundLike: TypeAlias = RoundDone | PartialRound
 """What every view can show: a finished round, or one under way."""
 
 
-def token_text(vocab: Vocab, token: int) -> str:
+def token_text(vocab: Words, token: int) -> str:
     """A token as printable text of known width; `#id` when its text is not known."""
     text = vocab.get(token)
     if text is None:
@@ -134,7 +132,7 @@ class RoundView:
         return out
 
 
-def view_of(round_: RoundLike, vocab: Vocab, max_guesses: int = 12) -> RoundView:
+def view_of(round_: RoundLike, vocab: Words, max_guesses: int = 12) -> RoundView:
     """Lay out a round. Cost is linear in its nodes."""
     tree = round_.tree
     size = len(tree)

@@ -21,7 +21,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dartree_tui.palette import Palette
-from dartree_tui.widgets.rounds import BONUS, NodeState, RoundLike, RoundView, Vocab, view_of
+from dartree_tui.vocab import Words
+from dartree_tui.widgets.rounds import BONUS, NodeState, RoundLike, RoundView, view_of
 from dartree_tui.widgets.spans import Spans, joined
 
 Move = Literal["parent", "child", "next", "previous", "first", "last", "root", "bonus"]
@@ -106,6 +107,7 @@ class TreeView(ScrollView, can_focus=True):
         self._children: frozenset[int] = frozenset()
         self._lines: LRUCache[tuple[Band, int], Strip] = LRUCache(self._REMEMBERED)
         self._palette: Palette | None = None
+        self._brush: tuple[Palette, Style] | None = None
         self._measured = Size(0, 0)
 
     # What a subclass draws
@@ -136,7 +138,7 @@ class TreeView(ScrollView, can_focus=True):
 
     # What others call
 
-    def show_round(self, round_: RoundLike | None, vocab: Vocab) -> None:
+    def show_round(self, round_: RoundLike | None, vocab: Words) -> None:
         """Show a round: finished, or under way (see `RoundLike`); None clears the view.
 
         The selection stays while the same round grows, and is dropped when another comes.
@@ -148,7 +150,7 @@ class TreeView(ScrollView, can_focus=True):
             self.node = None
         self._light()
         self._redraw(layout=True)
-        if fresh:
+        if fresh and self.scroll_offset != (0, 0):
             self.scroll_to(0, 0, animate=False, force=True)
 
     def select(self, node: int | None, notify: bool = True) -> None:
@@ -219,11 +221,7 @@ class TreeView(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line of the viewport."""
-        palette = Palette.of(self.app)
-        if palette is not self._palette:
-            self._palette = palette
-            self._lines.clear()
-        base = self.rich_style
+        palette, base = self._brush or self._take_brush()
         size = self.scrollable_content_region.size
         if self.shown is None:
             text = self.placeholder if y == 0 else ""
@@ -243,6 +241,22 @@ class TreeView(ScrollView, can_focus=True):
             self._lines[key] = strip_
         left = 0 if band == "foot" else self.scroll_offset.x
         return strip_.crop_extend(left, left + size.width, base)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines of a region; colours are looked up once for all of them."""
+        self._brush = self._take_brush()
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._brush = None
+
+    def _take_brush(self) -> tuple[Palette, Style]:
+        """Colours and the style underneath, which a style sheet or a theme may change any time."""
+        palette = Palette.of(self.app)
+        if palette is not self._palette:
+            self._palette = palette
+            self._lines.clear()
+        return palette, self.rich_style
 
     def _locate(self, y: int, size: Size) -> tuple[Band, int]:
         head, foot = self.bands(size)

@@ -9,6 +9,7 @@ import pytest
 
 from dartree_core.config import DecodeConfig
 from dartree_core.errors import ConfigError
+from dartree_core.events import RoundDone
 from dartree_core.trace import TraceReader
 from dartree_core.worker_protocol import Generate, Load, Set
 from dartree_tui.client import Client
@@ -202,7 +203,9 @@ def test_a_lost_worker_is_replaced_and_nothing_is_lost() -> None:
     wait(made, lambda: made.status == "lost")
     assert made.lost is not None
     assert made.lost.tail == ("oh", "no")
-    assert made.unsent == "explain"
+    said = made.store.turns[0].text
+    assert [m.content for m in made.conversation.messages] == ["explain", said]
+    assert made.unsent is None, "the question was answered in part, and stays"
     assert made.store.turns[0].failed is not None
     assert not made.ask("x")
     assert "ctrl+r" in made.notices[-1].text
@@ -324,6 +327,20 @@ def test_a_conversation_whose_trace_is_gone_keeps_its_words() -> None:
     assert made.store.turns[0].text == ANSWER
     assert any("trees are gone" in n.text for n in made.notices)
     made.close()
+
+
+def test_tokens_keep_their_words_in_a_new_conversation(tmp_path: Path) -> None:
+    made = client(record=tmp_path / "run.jsonl")
+    answered(made, "one")
+    words = [made.store.vocab.shown(t) for t in made.store.round(0).tree.token]
+    made.new_conversation()
+    answered(made, "one")
+    assert [made.store.vocab.shown(t) for t in made.store.round(0).tree.token] == words
+    assert not any(word.startswith("#") for word in words)
+    made.close()
+    reader = TraceReader(tmp_path / "run-2.jsonl")
+    told = {t for event in reader if isinstance(event, RoundDone) for t in event.tree.token}
+    assert told <= set(reader.vocab), "the second file stands alone"
 
 
 def test_a_new_conversation_is_recorded_beside_the_first(tmp_path: Path) -> None:

@@ -91,14 +91,26 @@ def test_chat_step_compare_die_and_go_on(client: Client, tmp_path: Path) -> None
     engine = client.engine
     assert isinstance(engine, ProcessEngine)
     assert engine._process is not None
+    client.step_mode(True)
+    rounds = len(client.store.marks)
+    client.ask("Still there?")
+    client.step("round")
+    while len(client.store.marks) < rounds + 1:
+        client.pump()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     os.kill(engine._process.pid, signal.SIGKILL)
     wait(client, "lost")
-    assert len(client.conversation.messages) == 4
-    client.restart()
-    wait(client, "ready")
-    client.ask("Still there?")
-    wait(client, "ready")
+    cut = client.conversation.messages[-1].content
     assert len(client.conversation.messages) == 6
+    client.restart(go_on=True)
+    wait(client, "ready")
+    whole = client.conversation.messages[-1].content
+    assert whole.startswith(cut)
+    assert len(whole) > len(cut)
+    client.regenerate()
+    wait(client, "ready")
+    assert client.conversation.messages[-1].content == whole, "it went on as it would have anyway"
     client.close()
 
     events = list(TraceReader(tmp_path / "run.jsonl"))

@@ -154,3 +154,15 @@ def test_a_failed_write_leaves_the_old_file(
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith("x")] == ["x.toml"]
+
+
+def test_sampling_is_left_to_the_model_until_someone_chooses() -> None:
+    asked = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1}
+    decode = Settings().decode
+    assert decode.to_config().sampling.greedy
+    config = decode.to_config(asked)
+    assert (config.sampling.temperature, config.sampling.top_k) == (0.6, 20)
+    assert config.sampling.repetition_penalty == 1.1
+    chosen = Settings().changed("decode", temperature=0.0).decode.to_config(asked)
+    assert chosen.sampling.greedy
+    assert chosen.sampling.top_k == 20

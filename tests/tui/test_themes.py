@@ -8,6 +8,7 @@ import pytest
 from textual.color import Color
 
 from dartree_core.events import STAGES
+from dartree_tui import themes
 from dartree_tui.palette import Palette, score_step
 from dartree_tui.theme_file import SCORE_STEPS, TABLES, ThemeError, parse_theme, read_theme
 from dartree_tui.themes import (
@@ -239,3 +240,11 @@ def test_score_steps(p, step):
 
 def test_score_of_the_unknown():
     assert score_step(float("nan")) == 0
+
+
+def test_a_wheel_carries_the_themes_to_where_they_are_looked_for() -> None:
+    root = Path(themes.__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included == {shipped_theme_dir().name: "dartree_tui/themes"}
+    assert shipped_theme_dir() == root / "themes"

@@ -1,0 +1,87 @@
+"""How often to draw, so that watching does not slow what is watched.
+
+The decoder's threads wait for each other many times a token, so whatever the view takes from one
+core, decoding loses on all of them. The view therefore lives on an allowance: a small share of
+one core, saved up while nothing is drawn and spent by drawing. On a fast machine it never runs
+out; on a slow one, or in a large terminal, frames become fewer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+SHARE = 0.03
+"""Of one core, for everything the app does while a worker decodes on this machine."""
+
+MOST = 0.03
+"""Seconds of work that can be saved up, so that a question is answered at once."""
+
+LONGEST = 0.9
+"""Seconds after which a frame is due whatever it costs: a view must not look dead."""
+
+
+class Pace:
+    """Says when the next frame is due.
+
+    Args:
+        clock: Seconds that pass.
+        work: CPU seconds the app has used.
+
+    Attributes:
+        tight: True when the last frame was drawn on credit: what can wait should.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        work: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._clock = clock
+        self._work = work
+        self._allowance = MOST
+        self._looked = clock()
+        self._used = work()
+        self._drawn = self._looked
+        self.tight = False
+
+    def due(self, limited: bool) -> bool:
+        """Whether to draw now.
+
+        Args:
+            limited: False while nothing decodes here: every frame is then due.
+        """
+        now, used = self._clock(), self._work()
+        self._allowance += (now - self._looked) * SHARE - (used - self._used)
+        self._allowance = max(-LONGEST * SHARE, min(MOST, self._allowance))
+        self._looked, self._used = now, used
+        self.tight = limited and self._allowance <= 0
+        if self.tight and now - self._drawn < LONGEST:
+            return False
+        self._drawn = now
+        return True
+
+
+WORDS_EVERY = 0.25
+"""Seconds between two writings of text and figures while something decodes: text that changes
+height makes the whole screen be arranged anew."""
+
+TIGHT_WORDS_EVERY = 1.8
+"""The same where frames are drawn on credit: text is most of what a frame costs."""
+
+
+class Interval:
+    """Says when something is due that should not happen more often than every so many seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._last = -math.inf
+
+    def due(self, every: float) -> bool:
+        """Whether to do it now, `every` so many seconds; always for 0."""
+        now = self._clock()
+        if now - self._last < every:
+            return False
+        self._last = now
+        return True

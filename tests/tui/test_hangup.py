@@ -1,0 +1,36 @@
+"""A terminal that goes away without a word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tui.driving import fake_trace
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are POSIX")
+def test_the_app_ends_with_a_terminal_that_controls_nothing(tmp_path: Path) -> None:
+    """No SIGHUP comes without a controlling terminal; only looking at it tells."""
+    import pty
+
+    trace = fake_trace(tmp_path / "run.jsonl")
+    master, slave = pty.openpty()
+    app = subprocess.Popen(
+        [sys.executable, "-m", "dartree_tui", "--replay", str(trace)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    try:
+        os.close(slave)
+        assert os.read(master, 64)  # it paints
+        os.close(master)
+        assert app.wait(60) != 0
+    finally:
+        app.kill()
+        app.wait()
