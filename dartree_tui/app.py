@@ -23,7 +23,7 @@ from dartree_tui.commands import commands
 from dartree_tui.engines import Engine, Lost
 from dartree_tui.hangup import CHECK_SECONDS, keyboard, leave
 from dartree_tui.history import History
-from dartree_tui.pace import Pace
+from dartree_tui.pace import Pace, cores, on_these_cores, share_of
 from dartree_tui.screens.keys import APP_BINDINGS
 from dartree_tui.screens.main import MainScreen
 from dartree_tui.settings import Settings, save_settings
@@ -78,7 +78,7 @@ class DartreeApp(App[None]):
         self._painting = asyncio.Lock()
         self._copied = -1
         self._ticks = 0
-        self.pace = Pace()
+        self.pace = Pace(share=share_of(cores()))
         self._told_loss: Lost | None = None
         self.start_round: int | None = None
         self._load_themes()
@@ -187,7 +187,9 @@ class DartreeApp(App[None]):
             self.start_round = None
         main.restore()
         running = self.client.status == "busy" and not self.client.stepping
-        if not self.pace.due(limited=running and not main.wanted and not whole):
+        device = str(self.client.models.get("device") or "cpu")
+        here = on_these_cores(getattr(self.client.engine, "command", ()), device)
+        if not self.pace.due(limited=running and here and not main.wanted and not whole):
             return
         with self.batch_update():  # one arrangement of the screen a frame, not one a widget
             for screen in self.screen_stack:

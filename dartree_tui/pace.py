@@ -2,18 +2,22 @@
 
 The decoder's threads wait for each other many times a token, so whatever the view takes from one
 core, decoding loses on all of them. The view therefore lives on an allowance: a small share of
-one core, saved up while nothing is drawn and spent by drawing. On a fast machine it never runs
-out; on a slow one, or in a large terminal, frames become fewer.
+one core, saved up while nothing is drawn and spent by drawing. With cores to spare it never runs
+out; with two of them, which the decoder both uses, frames become fewer.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 SHARE = 0.03
-"""Of one core, for everything the app does while a worker decodes on this machine."""
+"""Of one core, for everything the app does while two cores or fewer decode."""
+
+SPARE = 0.1
+"""Of each core beyond two: PyTorch leaves logical cores alone that share a physical one."""
 
 MOST = 0.03
 """Seconds of work that can be saved up, so that a question is answered at once."""
@@ -22,12 +26,40 @@ LONGEST = 0.9
 """Seconds after which a frame is due whatever it costs: a view must not look dead."""
 
 
+_ELSEWHERE = {"ssh", "mosh", "kubectl", "srun"}
+"""Commands that start a worker on another machine."""
+
+
+def share_of(cores: int) -> float:
+    """What the view may use of one core, on a machine with this many logical ones."""
+    return SHARE + SPARE * max(0, cores - 2)
+
+
+def on_these_cores(command: Sequence[str], device: str) -> bool:
+    """Whether a worker decodes on the cores that draw.
+
+    Args:
+        command: What started it.
+        device: What it decodes on.
+    """
+    elsewhere = bool(command) and os.path.basename(command[0]) in _ELSEWHERE
+    return device == "cpu" and not elsewhere
+
+
+def cores() -> int:
+    """Logical cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Pace:
     """Says when the next frame is due.
 
     Args:
         clock: Seconds that pass.
         work: CPU seconds the app has used.
+        share: Of one core; see `share_of`.
 
     Attributes:
         tight: True when the last frame was drawn on credit: what can wait should.
@@ -37,7 +69,9 @@ class Pace:
         self,
         clock: Callable[[], float] = time.perf_counter,
         work: Callable[[], float] = time.process_time,
+        share: float = SHARE,
     ) -> None:
+        self._share = share
         self._clock = clock
         self._work = work
         self._allowance = MOST
@@ -53,8 +87,8 @@ class Pace:
             limited: False while nothing decodes here: every frame is then due.
         """
         now, used = self._clock(), self._work()
-        self._allowance += (now - self._looked) * SHARE - (used - self._used)
-        self._allowance = max(-LONGEST * SHARE, min(MOST, self._allowance))
+        self._allowance += (now - self._looked) * self._share - (used - self._used)
+        self._allowance = max(-LONGEST * self._share, min(MOST, self._allowance))
         self._looked, self._used = now, used
         self.tight = limited and self._allowance <= 0
         if self.tight and now - self._drawn < LONGEST:

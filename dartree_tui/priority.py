@@ -32,6 +32,7 @@ class Launcher:
         if sys.platform == "linux":
             with suppress(OSError):
                 os.nice(NICENESS)
+                # Batch threads do not interrupt others when they wake up.
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
     def __call__(self, start: Callable[[], T]) -> T:

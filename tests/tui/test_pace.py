@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dartree_tui.pace import LONGEST, SHARE, Interval, Pace
+from dartree_tui.pace import LONGEST, SHARE, Interval, Pace, on_these_cores, share_of
 
 
 class Hands:
@@ -42,6 +42,20 @@ def test_dear_frames_stay_within_the_share() -> None:
     drawn = frames(hands, pace, 0.01, 60)
     assert drawn > 60 / LONGEST
     assert hands.used - before <= 60 * SHARE * 1.1
+
+
+def test_only_a_worker_on_these_cores_is_spared() -> None:
+    assert on_these_cores(["python", "-m", "dartree_core", "worker"], "cpu")
+    assert on_these_cores([], "cpu")
+    assert not on_these_cores(["python", "-m", "dartree_core", "worker"], "cuda:0")
+    assert not on_these_cores(["/usr/bin/ssh", "gpu", "dartree", "worker"], "cpu")
+
+
+def test_spare_cores_pay_for_ten_frames_a_second() -> None:
+    hands = Hands()
+    pace = Pace(lambda: hands.now, lambda: hands.used, share_of(8))
+    assert frames(hands, pace, 0.04, 30) == 300
+    assert share_of(1) == share_of(2) == SHARE
 
 
 def test_a_view_never_looks_dead() -> None:
