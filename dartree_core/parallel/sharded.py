@@ -103,17 +103,17 @@ class ShardedTarget(Target):
         assert isinstance(cache, ShardedCache)
         edits = [self._edits.popleft() for _ in range(len(self._edits))]
         with self._group.joint_pass():
-            self._group.send(
-                Pass(
-                    cache.number,
-                    tuple(edits),
-                    tuple(tokens.tolist()),
-                    None if positions is None else tuple(positions.tolist()),
-                    pack_mask(visible),
-                    last_only,
-                )
-            )
             try:
+                self._group.send(
+                    Pass(
+                        cache.number,
+                        tuple(edits),
+                        tuple(tokens.tolist()),
+                        None if positions is None else tuple(positions.tolist()),
+                        pack_mask(visible),
+                        last_only,
+                    )
+                )
                 return super().forward(
                     tokens,
                     cache,
