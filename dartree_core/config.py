@@ -5,6 +5,7 @@ Nothing here imports torch, so a terminal or a trace reader can use it freely.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -108,8 +109,8 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         _require(
-            self.temperature >= 0,
-            f"temperature is {self.temperature}, but it cannot be negative.",
+            0 <= self.temperature < math.inf,
+            f"temperature is {self.temperature}, but it is a finite number, 0 or above.",
             "Use 0 for greedy decoding or a positive number such as 0.8.",
         )
         _require(

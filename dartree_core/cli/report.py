@@ -27,13 +27,19 @@ def print_report(outcome: Outcome) -> None:
     console.print(table)
     comparison = outcome.comparison()
     if comparison is not None and comparison["speedup"] is not None and comparison["speedup"] < 1:
-        console.print(
-            Text(
-                "Speculation was slower than plain decoding here. A smaller --budget costs less "
-                "per round; --method ar decodes plainly.",
-                style="yellow",
-            )
+        console.print(Text(_advice(outcome), style="yellow"))
+
+
+def _advice(outcome: Outcome) -> str:
+    if outcome.config.tree.budget != "auto":
+        return (
+            "Speculation was slower than plain decoding here. A smaller --budget costs less per "
+            "round; --budget auto drafts where it pays; --method ar decodes plainly."
         )
+    return (
+        f"Slower than plain decoding here, with drafts in {outcome.metrics['num_spec_steps']} "
+        "rounds. Short answers and busy machines make this figure uncertain."
+    )
 
 
 def _rows(outcome: Outcome, metrics: dict[str, Any]) -> list[tuple[str, str]]:
@@ -63,6 +69,15 @@ def _rows(outcome: Outcome, metrics: dict[str, Any]) -> list[tuple[str, str]]:
                 "tree",
                 f"{metrics['num_tree_nodes'] / metrics['num_spec_steps']:.1f} nodes verified a "
                 f"round, {metrics['tree_depth']['mean']:.1f} deep",
+            )
+        )
+    plain = metrics["num_plain_steps"]
+    if plain and method != "ar" and outcome.config.tree.budget == "auto":
+        rows.append(
+            (
+                "plain",
+                f"{plain} of {plain + metrics['num_spec_steps']} steps without a draft, where "
+                "none was expected to pay",
             )
         )
     stages = metrics["stage_ms_mean"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,12 @@ def load_model(
     if not placing:
         require_weights(folder, device, dtype)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
+            output_loading_info=True,
             **_attention(config),
             **placing,
         )
@@ -116,8 +118,20 @@ def load_model(
             f"{folder} could not be loaded as a causal language model ({error}).",
             _remedy(quantisation(config)),
         ) from error
+    _require_all(folder, model, report["missing_keys"])
     model.requires_grad_(False)
     return model.eval()
+
+
+def _require_all(folder: Path, model: Any, missing: Iterable[str]) -> None:
+    """Refuse a model that transformers has filled up with random weights."""
+    lacking = sorted({name for name, _ in model.named_parameters()} & set(missing))
+    if lacking:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        raise CheckpointError(
+            f"{folder} lacks weights of {type(model).__name__}: {', '.join(lacking[:3])}{more}.",
+            "The files are incomplete, or config.json names another architecture; get them again.",
+        )
 
 
 def _attention(config: dict[str, Any]) -> dict[str, str]:
@@ -156,7 +170,11 @@ def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any 
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        # Prompts that are too long are refused by name; transformers need not foretell errors.
+        told = getattr(tokenizer, "deprecation_warnings", {})
+        told["sequence-length-is-longer-than-the-specified-maximum"] = True
+        return tokenizer
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise CheckpointError(
             f"The tokenizer in {folder} could not be loaded ({error}).",

@@ -8,6 +8,7 @@ message; the layers' own collectives do the rest.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import threading
 import weakref
@@ -164,6 +165,7 @@ def load_sharded(
             "Leave out one of the two.",
         )
     _check_device(device)
+    _check_heads(path, group.world.size)
     name = "" if dtype is None else str(dtype).removeprefix("torch.")
     shard = Shard(path, name, trust_remote_code)
     group.send(shard)
@@ -171,6 +173,28 @@ def load_sharded(
     target = ShardedTarget(model, group, label=label, revision=revision)
     target.notes = check_rows(target)
     return target
+
+
+def _check_heads(path: Path, size: int) -> None:
+    """Whole heads go to the ranks; what does not divide would fail in the first pass."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # loading says what is wrong with it
+    text = config.get("text_config") or config
+    heads = text.get("num_attention_heads")
+    if not isinstance(heads, int):
+        return
+    kv = text.get("num_key_value_heads") or heads
+    if heads % size or kv % size:
+        fits = [n for n in range(2, size) if heads % n == kv % n == 0]
+        raise ConfigError(
+            f"The target has {heads} attention heads and {kv} of keys and values, which {size} "
+            "processes cannot share evenly.",
+            f"Start {' or '.join(map(str, fits))} processes."
+            if fits
+            else "Use one process, with --device-map auto where one device is too small.",
+        )
 
 
 def load_part(shard: Shard, group: Group) -> torch.nn.Module:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from dartree_core.errors import CheckpointError, ConfigError
 from dartree_core.models import load_target, load_tokenizer
@@ -61,6 +62,16 @@ def test_damaged_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(data[:1000])
     with pytest.raises(CheckpointError, match="could not be loaded"):
         load_target(folder, device=CPU, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_missing_weights_are_not_made_up(folder: Path, lean: bool) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    lost = next(name for name in tensors if name.endswith("mlp.up_proj.weight"))
+    save_file({k: v for k, v in tensors.items() if k != lost}, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=lost):
+        load_target(folder, device=torch.device("cpu"), dtype=torch.float32, lean=lean)
 
 
 def test_a_models_own_code_is_not_run(folder: Path) -> None:
