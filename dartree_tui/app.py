@@ -23,6 +23,7 @@ from dartree_tui.commands import commands
 from dartree_tui.engines import Engine, Lost
 from dartree_tui.hangup import CHECK_SECONDS, keyboard, leave
 from dartree_tui.history import History
+from dartree_tui.notices import refusal
 from dartree_tui.pace import Pace, cores, on_these_cores, share_of
 from dartree_tui.screens.keys import APP_BINDINGS
 from dartree_tui.screens.main import MainScreen
@@ -356,6 +357,9 @@ class DartreeApp(App[None]):
         """The same prompt through two settings."""
         from dartree_tui.screens.compare import CompareScreen
 
+        if not self.client.engine.live:
+            self.client.tell(refusal("replay", "compare"))
+            return
         self._open(CompareScreen)
 
     def action_find(self) -> None:

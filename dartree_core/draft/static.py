@@ -20,7 +20,7 @@ from dartree_core.draft.drafter import BlockDraft, Drafter
 from dartree_core.draft.packing import Layout, pack
 from dartree_core.draft.supertree import Supertree, finish
 from dartree_core.models.arena import Shelf
-from dartree_core.models.buckets import MOST_ROWS, length_bucket, row_bucket
+from dartree_core.models.buckets import MOST_ROWS, arena_length, length_bucket, row_bucket
 from dartree_core.models.fused import Fused
 from dartree_core.models.graphs import Graphs, Tape
 from dartree_core.models.host import Download, Upload
@@ -28,7 +28,6 @@ from dartree_core.models.lean import LeanTarget
 
 RECORDABLE: frozenset[Method] = frozenset({"dflash", "domino", "dartree", "dartree-fixed"})
 """Methods that grow a tree without asking the host."""
-_SMALLEST = 2048
 
 
 class Block:
@@ -134,7 +133,7 @@ class StaticDraftCache(DraftCache):
         old = self._lease.arena
         if old is not None and capacity <= old.capacity:
             return
-        arena = self._lease.require(length_bucket(max(2 * capacity, _SMALLEST)))
+        arena = self._lease.require(arena_length(capacity))
         if old is not None:
             arena.data[..., : self.length, :] = old.data[..., : self.length, :]
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PREFILL_CHUNK = 1024
 """Prompt tokens read in one pass: what bounds the workspace of a long prompt."""
-_GROWTH, _SMALLEST_ARENA = 256, 2048
-"""Positions by which caches grow, and that the smallest one with a fixed address holds."""
+_GROWTH = 256
+"""Positions by which caches grow that have no fixed address."""
 _SLACK = 0.95
 """Share of the free memory a turn may be predicted to need; allocators round up."""
 
@@ -163,6 +163,6 @@ def _draft_grown(capacity: int, need: int) -> int:
 
 
 def _static(capacity: int, need: int) -> int:
-    from dartree_core.models.buckets import length_bucket
+    from dartree_core.models.buckets import arena_length
 
-    return length_bucket(max(2 * need, _SMALLEST_ARENA))
+    return arena_length(need)

@@ -5,6 +5,8 @@ from __future__ import annotations
 MOST_ROWS = 128
 """Longest pass that is padded; longer ones are bound by arithmetic, not by launches."""
 _SHORTEST = 256
+_SMALLEST_ARENA = 2048
+"""Positions a new arena has room for, so that most conversations never outgrow theirs."""
 
 
 def row_bucket(rows: int) -> int:
@@ -30,3 +32,8 @@ def length_bucket(length: int) -> int:
             return size + size // 2
         size *= 2
     return size
+
+
+def arena_length(needed: int) -> int:
+    """Positions that a new arena holds when a conversation needs so many now."""
+    return length_bucket(max(2 * needed, _SMALLEST_ARENA))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dartree_core.models.arena import Shelf
 from dartree_core.models.arithmetic import Arithmetic
-from dartree_core.models.buckets import MOST_ROWS, length_bucket, row_bucket
+from dartree_core.models.buckets import MOST_ROWS, arena_length, length_bucket, row_bucket
 from dartree_core.models.fused import Fused, fused_for
 from dartree_core.models.graphs import Graphs, Tape
 from dartree_core.models.host import Upload
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from dartree_core.models.lean import Layer, LeanTarget
 
     Attend = Callable[[int, Layer, Tensor], Tensor]
-
-_SMALLEST = 2048
-"""Positions a new arena has room for, so that most conversations never outgrow theirs."""
 
 
 class Rows:
@@ -161,7 +158,7 @@ class StaticCache(LeanCache):
         if capacity <= self.capacity:
             return
         # Twice the need: an arena that is outgrown takes its recordings with it.
-        arena = self._lease.require(length_bucket(max(2 * capacity, _SMALLEST)))
+        arena = self._lease.require(arena_length(capacity))
         arena.data[..., : self.length, :] = self.data[..., : self.length, :]
         self.data = arena.data
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import threading
 import weakref
@@ -186,12 +187,13 @@ def _check_heads(path: Path, size: int) -> None:
     if not isinstance(heads, int):
         return
     kv = text.get("num_key_value_heads") or heads
-    if heads % size or kv % size:
-        fits = [n for n in range(2, size) if heads % n == kv % n == 0]
+    shared = math.gcd(heads, kv)
+    if shared % size:
+        fits = [str(n) for n in range(2, shared + 1) if shared % n == 0]
         raise ConfigError(
             f"The target has {heads} attention heads and {kv} of keys and values, which {size} "
             "processes cannot share evenly.",
-            f"Start {' or '.join(map(str, fits))} processes."
+            f"Start {' or '.join(fits)} processes, or one with --device-map auto."
             if fits
             else "Use one process, with --device-map auto where one device is too small.",
         )

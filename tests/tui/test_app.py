@@ -511,3 +511,12 @@ async def test_an_hour_of_chat_keeps_few_widgets() -> None:
         await settle(pilot)
         assert len(app.main.query(AnswerView)) <= 40
         assert len(app.client.store.turns) == 120
+
+
+async def test_a_replay_says_at_once_that_it_cannot_compare(tmp_path: Path) -> None:
+    engine = ReplayEngine(fake_trace(tmp_path / "run.jsonl"))
+    async with running(engine) as (app, pilot):
+        await pilot.press("c")
+        await settle(pilot)
+        assert app.screen is app.main
+        assert any("A replay cannot compare" in n.message for n in app._notifications)

@@ -15,7 +15,7 @@ from dartree_core.draft import static as static_module
 from dartree_core.draft.growing import grow
 from dartree_core.draft.packing import Layout, hosted, pack
 from dartree_core.draft.supertree import Supertree
-from dartree_core.models import LeanTarget
+from dartree_core.models import LeanTarget, buckets
 from dartree_core.models.graphs import Graphs
 from tests.core import tiny
 from tests.core.fake_graphs import FakeRecorder
@@ -133,7 +133,7 @@ def test_coupled_blocks_are_ranked_by_their_own_logits_and_scale(graphs: Graphs)
 
 
 def test_a_context_may_outgrow_its_arena(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_module, "_SMALLEST", 256)
+    monkeypatch.setattr(buckets, "_SMALLEST_ARENA", 256)
     pair = drafters(graphs)
     caches = [drafter.new_cache() for drafter in pair]
     for step in range(3):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dartree_core.draft.supertree import ancestors
-from dartree_core.models import LeanTarget, TargetOutput, static
+from dartree_core.models import LeanTarget, TargetOutput, buckets
 from dartree_core.models.buckets import MOST_ROWS, length_bucket, row_bucket
 from dartree_core.models.graphs import Graphs
 from dartree_core.models.lean_cache import LeanCache
@@ -152,7 +152,7 @@ def recorded_target() -> LeanTarget:
 def test_a_conversation_may_outgrow_its_arena(
     graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static, "_SMALLEST", 256)
+    monkeypatch.setattr(buckets, "_SMALLEST_ARENA", 256)
     pair = Pair(target(), target(graphs=graphs))
     capacities = set()
     for chunk in range(4):

@@ -19,12 +19,17 @@ def config(folder: Path, **fields: object) -> Path:
 def test_heads_that_do_not_divide_are_refused_with_numbers_that_fit(tmp_path: Path) -> None:
     folder = config(tmp_path, num_attention_heads=9, num_key_value_heads=3)
     _check_heads(folder, 3)
-    with pytest.raises(ConfigError, match="9 attention heads and 3 of keys") as caught:
-        _check_heads(folder, 2)
-    assert "one process" in caught.value.remedy
+    for size in (2, 4):
+        with pytest.raises(ConfigError, match="9 attention heads and 3 of keys") as caught:
+            _check_heads(folder, size)
+        assert caught.value.remedy.startswith("Start 3 processes, or one")
+
+
+def test_a_head_that_all_share_needs_one_process(tmp_path: Path) -> None:
+    folder = config(tmp_path, num_attention_heads=8, num_key_value_heads=1)
     with pytest.raises(ConfigError) as caught:
-        _check_heads(folder, 4)
-    assert caught.value.remedy == "Start 3 processes."
+        _check_heads(folder, 2)
+    assert caught.value.remedy.startswith("Use one process")
 
 
 def test_heads_of_the_text_model_count(tmp_path: Path) -> None:
