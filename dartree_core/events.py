@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 from dartree_core.errors import TraceError
-from dartree_core.tree import BonusFate, DraftTree
+from dartree_core.tree import BonusFate, DraftTree, rounded
 
 SCHEMA_VERSION = "1.0"
 """`major.minor`: a reader refuses another major and ignores keys and kinds it does not know."""
@@ -307,6 +307,9 @@ def decode(data: Mapping[str, Any]) -> Event | None:
     return event
 
 
+_AS_THEY_ARE = frozenset((int, str, bool, type(None)))
+
+
 def _plain(value: Any) -> Any:
     match value:
         case DraftTree():
@@ -318,10 +321,22 @@ def _plain(value: Any) -> Any:
         case Mapping():
             return {str(k): _plain(v) for k, v in value.items()}
         case _:
-            return [_plain(v) for v in value]
+            return _plain_list(value)
+
+
+def _plain_list(values: Sequence[Any]) -> list[Any]:
+    kinds = set(map(type, values))
+    if kinds <= _AS_THEY_ARE:  # a column of ids: no look at each of them
+        return list(values)
+    if kinds == {float}:
+        return rounded(values)
+    return [_plain(v) for v in values]
 
 
 def _frozen(value: list[Any], nan: bool) -> tuple[Any, ...]:
+    kinds = set(map(type, value))
+    if list not in kinds and not (nan and type(None) in kinds):
+        return tuple(value)
     return tuple(
         _frozen(v, nan) if isinstance(v, list) else math.nan if nan and v is None else v
         for v in value

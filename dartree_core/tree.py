@@ -133,8 +133,7 @@ class DraftTree:
             column = getattr(self, f.name)
             if column is None:
                 continue
-            is_float = f.name in _FLOATS
-            out[f.name] = [_short(x) for x in column] if is_float else list(column)
+            out[f.name] = rounded(column) if f.name in _FLOATS else list(column)
         return out
 
     @classmethod
@@ -154,5 +153,7 @@ class DraftTree:
 _FLOATS = {"draft_logp", "head_logp", "path_logp", "select", "target_logp", "coverage"}
 
 
-def _short(x: float) -> float | None:
-    return round(x, 4) if math.isfinite(x) else None
+def rounded(column: Sequence[float]) -> list[float | None]:
+    """The column as records hold it: to 4 decimals, None for infinities and NaN."""
+    finite = math.isfinite
+    return [round(x, 4) if finite(x) else None for x in column]

@@ -78,11 +78,7 @@ class Spool:
             Where the event's line starts.
         """
         with self._lock:
-            new = {t for t in token_ids(event) if t not in self._told and t in vocab}
-            words = b""
-            if new:
-                self._told |= new
-                words = to_line(encode_vocab({t: vocab[t] for t in sorted(new)}))
+            words = self._words({t for t in token_ids(event) if t in vocab}, vocab)
             if not raw.endswith(b"\n"):
                 raw += b"\n"
             if isinstance(event, RunStarted):
@@ -96,6 +92,27 @@ class Spool:
                 offset = self._end + len(words)
                 self._write(words + raw)
             return offset
+
+    def append_unread(self, raw: bytes, vocab: Mapping[int, TokenText]) -> None:
+        """Write a line of the run, between others, that nobody had to read.
+
+        Which tokens it mentions is not known, so all texts known by now come before it.
+        """
+        with self._lock:
+            told = len(self._told) == len(vocab)
+            words = b"" if told else self._words(set(vocab), vocab)
+            if self._end == 0:
+                self._early.append(words + raw)
+            else:
+                self._write(words + raw)
+
+    def _words(self, ids: set[int], vocab: Mapping[int, TokenText]) -> bytes:
+        """A line with the texts of those ids this file has not named yet, if there are any."""
+        new = ids - self._told
+        if not new:
+            return b""
+        self._told |= new
+        return to_line(encode_vocab({t: vocab[t] for t in sorted(new)}))
 
     def _write(self, data: bytes) -> None:
         if self._out is None or self._out.closed:

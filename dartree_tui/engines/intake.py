@@ -10,13 +10,29 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dartree_core.errors import DARTreeError
-from dartree_core.events import Event, LoadProgress
+from dartree_core.events import (
+    BlockDrafted,
+    DepthExpanded,
+    Event,
+    LoadProgress,
+    RoundDone,
+    TreePruned,
+    TreeVerified,
+)
 from dartree_core.pieces import TokenText
 from dartree_core.trace import EventDecoder
 from dartree_core.worker_protocol import Reply, decode_reply
 from dartree_tui.spool import Spool
 
-_REPLY = b'{"kind":"Reply"'
+
+def _start(kind: type[Event] | type[Reply]) -> bytes:
+    """How a worker's lines of this kind start."""
+    return f'{{"kind":"{kind.__name__}"'.encode()
+
+
+_REPLY = _start(Reply)
+_ROUND = _start(RoundDone)
+_STAGES = tuple(map(_start, (BlockDrafted, DepthExpanded, TreePruned, TreeVerified)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,9 @@ class Intake:
         self._decoder.vocab = words
         self._queue: deque[tuple[Record, int] | bytes] = deque()
         self._damaged = False
+        # Rounds queued unread and rounds taken: each is counted by one thread alone.
+        self._came = 0
+        self._taken = 0
 
     def redirect(self, spool: Spool | None, words: dict[int, TokenText]) -> None:
         """Keep what is taken from now on elsewhere. Only while nothing is under way."""
@@ -71,8 +90,11 @@ class Intake:
         """Take one line, to be read by `take`.
 
         A live source wakes its thread for every line; reading many of them at once costs a
-        fraction of what reading each as it comes does.
+        fraction of what reading each as it comes does. How a round came about is read only while
+        it is news: once the whole round waits behind, its stages are spooled unread.
         """
+        if raw.startswith(_ROUND):
+            self._came += 1
         self._queue.append(raw)
 
     def _read(self, raw: bytes, offset: int | None) -> tuple[Record, int] | None:
@@ -91,6 +113,17 @@ class Intake:
             return -1
         return self._spool.append(event, raw, self._decoder.vocab)
 
+    def _is_past(self, raw: bytes) -> bool:
+        """True for a stage of a round that waits in the queue as a whole; it is spooled."""
+        if raw.startswith(_ROUND):
+            self._taken += 1
+        if self._taken == self._came or self._damaged or not raw.startswith(_STAGES):
+            return False
+        self._decoder.line += 1
+        if self._spool is not None:
+            self._spool.append_unread(raw, self._decoder.vocab)
+        return True
+
     def end(self, lost: Lost) -> None:
         """The source is gone."""
         self._queue.append((lost, -1))
@@ -103,6 +136,8 @@ class Intake:
         deadline = time.perf_counter() + seconds
         while self._queue and time.perf_counter() < deadline:
             item = self._queue.popleft()
+            if isinstance(item, bytes) and self._is_past(item):
+                continue
             found = self._read(item, None) if isinstance(item, bytes) else item
             if found is None or self._damaged:
                 continue

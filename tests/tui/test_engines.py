@@ -14,6 +14,8 @@ import pytest
 
 from dartree_core.errors import TraceError
 from dartree_core.events import RoundDone, RunStarted, TurnFinished
+from dartree_core.pieces import TokenText
+from dartree_core.trace import TraceReader, token_ids
 from dartree_core.worker_protocol import Load, Pause, Reply
 from dartree_tui.engines import Intake, Lost, Record
 from dartree_tui.engines.process import ProcessEngine, default_command
@@ -269,3 +271,66 @@ def test_a_temporary_spool_leaves_nothing_behind() -> None:
     assert spool.path.exists()
     spool.close()
     assert not spool.path.exists()
+
+
+def _staged_lines(tmp_path: Path) -> list[bytes]:
+    path = fake_trace(tmp_path / "told.jsonl", stages=True)
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def _kinds(records: list[Record]) -> list[str]:
+    return [type(r).__name__ for r in records]
+
+
+def test_stages_of_rounds_that_are_over_are_kept_but_not_read(tmp_path: Path) -> None:
+    lines = _staged_lines(tmp_path)
+    spool = Spool(tmp_path / "run.jsonl")
+    intake = Intake(spool, {})
+    for line in lines:
+        intake.later(line)
+    records = collect(intake, lambda out: not len(intake))
+    assert "RoundDone" in _kinds(records)
+    assert not {"BlockDrafted", "DepthExpanded", "TreePruned", "TreeVerified"} & set(
+        _kinds(records)
+    )
+    spool.copy_to(tmp_path / "copy.jsonl")
+    spool.close()
+    with TraceReader(tmp_path / "told.jsonl") as told, TraceReader(tmp_path / "copy.jsonl") as kept:
+        assert list(kept) == list(told)
+        assert kept.vocab == told.vocab
+
+
+def test_stages_of_the_round_under_way_are_read(tmp_path: Path) -> None:
+    lines = _staged_lines(tmp_path)
+    done = [i for i, line in enumerate(lines) if b'"RoundDone"' in line]
+    intake = Intake(None, {})
+    for line in lines[: done[1]]:
+        intake.later(line)
+    kinds = _kinds(collect(intake, lambda out: not len(intake)))
+    assert kinds.index("RoundDone") < kinds.index("BlockDrafted")
+    assert kinds[-1] == "TreeVerified"
+    for line in lines[done[1] : done[1] + 2]:
+        intake.later(line)
+    kinds = _kinds(collect(intake, lambda out: not len(intake)))
+    assert kinds[0] == "RoundDone"
+
+
+def test_texts_reach_a_new_file_although_its_first_lines_stay_unread(tmp_path: Path) -> None:
+    lines = _staged_lines(tmp_path)
+    words: dict[int, TokenText] = {}
+    intake = Intake(Spool(tmp_path / "one.jsonl"), words)
+    for line in lines:
+        intake.later(line)
+    collect(intake, lambda out: not len(intake))
+    spool = Spool(tmp_path / "two.jsonl")
+    intake.redirect(spool, words)
+    for line in lines:
+        if b'"Vocab"' not in line:  # a worker tells a text once
+            intake.later(line)
+    collect(intake, lambda out: not len(intake))
+    spool.copy_to(tmp_path / "copy.jsonl")
+    spool.close()
+    with TraceReader(tmp_path / "copy.jsonl") as kept:
+        ids = {i for event in kept for i in token_ids(event)}
+        assert ids
+        assert ids <= set(kept.vocab)
