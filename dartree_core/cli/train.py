@@ -68,6 +68,8 @@ def corpus(
 
     rows = read_prompts(prompts, limit=limit)
     from dartree_core.train.collect import Collected, CollectSettings, collect
+    from dartree_core.train.features import describe_target
+    from dartree_core.train.generate import answerer
 
     settings = CollectSettings(
         temperatures=tuple(temperature) if temperature else CollectSettings().temperatures,
@@ -95,7 +97,9 @@ def corpus(
                 "steps",
             )
 
-        done = collect(models.target, models.tokenizer, rows, out, settings, progress)
+        digest = describe_target(models.target)
+        quick = answerer(models.target)
+        done = collect(quick, models.tokenizer, rows, out, settings, progress, digest)
     typer.echo(
         f"{out}: {done.of} shards; {done.answers:,} answers and {done.tokens:,} tokens made now."
     )

@@ -49,10 +49,23 @@ def fbgemm_half(weight: Tensor, bias: Tensor | None) -> Linear:
     return lambda x: run(x, packed)
 
 
+def onednn_bfloat16(weight: Tensor, bias: Tensor | None) -> Linear:
+    """bfloat16 products and float32 sums through oneDNN, of float32 rows (CPU).
+
+    Rows are rounded too, and the more there are the faster it is: for training and batches, not
+    for decoding.
+    """
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), None)
+    bias = None if bias is None else bias.to(torch.bfloat16)
+    run = torch.ops.mkldnn._linear_pointwise
+    return lambda x: run(x.to(torch.bfloat16), packed, bias, "none", [], "").to(x.dtype)
+
+
 KERNELS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
     "dense": dense,
     "onednn": onednn,
     "fbgemm-fp16": fbgemm_half,
+    "onednn-bf16": onednn_bfloat16,
 }
 
 

@@ -89,6 +89,8 @@ class LeanTarget(Target):
         memory: Where kernel measurements are kept.
         graphs: Run short passes in fixed shapes, recorded as CUDA graphs; None does so on CUDA,
             unless the environment says no (see `graphs.wanted`).
+        kernel: Of the products, see `kernels.KERNELS`; None for the fastest that computes what
+            the weights say.
         label, revision: As in `Target`.
     """
 
@@ -99,6 +101,7 @@ class LeanTarget(Target):
         weights: torch.dtype | None = None,
         memory: Memory | None = None,
         graphs: bool | None = None,
+        kernel: str | None = None,
         label: str = "",
         revision: str = "",
     ) -> None:
@@ -116,7 +119,7 @@ class LeanTarget(Target):
         self._cos = self._sin = torch.empty(0, self.head_dim, device=self.device)
         names = kernels.candidates(self.device, self.weight_dtype)
         typical = decoder.layers[0].mlp.down_proj.weight.detach()
-        self.kernel = kernels.choose(typical, names, memory or Memory())
+        self.kernel = kernel or kernels.choose(typical, names, memory or Memory())
         self._arithmetic = Arithmetic()
         self._static: StaticPasses | None = None
         self.decoder_layers = [self._take(layer) for layer in decoder.layers]

@@ -87,6 +87,7 @@ def collect(
     out: Path,
     settings: CollectSettings,
     progress: Callable[[Collected], None] = lambda _: None,
+    digest: str = "",
 ) -> Collected:
     """Make the shards that `out` does not hold yet.
 
@@ -96,12 +97,13 @@ def collect(
         out: Directory of the shards.
         settings: The same at every call.
         progress: Hears after every batch.
+        digest: `describe_target` of the target; needed when its weights cannot be read any more.
 
     Raises:
         ConfigError: `out` holds shards of other settings, prompts or another target.
     """
     out.mkdir(parents=True, exist_ok=True)
-    meta = _meta(target, prompts, settings)
+    meta = _meta(target.label, digest or describe_target(target), prompts, settings)
     order = torch.randperm(len(prompts), generator=keyed_generator(settings.seed, 11)).tolist()
     parts = [order[i : i + settings.shard] for i in range(0, len(order), settings.shard)]
     done = Collected(of=len(parts))
@@ -192,12 +194,12 @@ def _sample(chat: _Chat, answer: list[int]) -> Sample:
 
 
 def _meta(
-    target: Target, prompts: Sequence[PromptRow], settings: CollectSettings
+    label: str, target: str, prompts: Sequence[PromptRow], settings: CollectSettings
 ) -> dict[str, Any]:
     digest = hashlib.sha256(json.dumps([list(p.turns) for p in prompts]).encode()).hexdigest()
     return {
-        "target": target.label,
-        "target_digest": describe_target(target),
+        "target": label,
+        "target_digest": target,
         "prompts": len(prompts),
         "prompts_digest": digest,
         "settings": {

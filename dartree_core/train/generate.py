@@ -3,40 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from dartree_core.models import lean
+from dartree_core.models.lean import LeanTarget
 from dartree_core.models.target import Target
+from dartree_core.train.lean_rows import LeanRows
+from dartree_core.train.precision import resolve_precision
+
+_HALF = "onednn-bf16"
 
 
-@dataclass(slots=True)
-class _Rows:
-    """The rows still generating, in batch order.
+class Rows(Protocol):
+    """Answers under way, a row each."""
 
-    Attributes:
-        index: Which prompt each row answers.
-        temperature: float32 `[b]`.
-        mask: int64 `[b, t]`, 1 where a key is a token, 0 where it is padding.
-        position: int64 `[b, 1]`, of the next token.
-        cache: transformers' dynamic cache.
-    """
+    def begin(self) -> Tensor:
+        """Read the prompts; logits `[b, V]` after each."""
+        ...
 
-    index: list[int]
-    temperature: Tensor
-    mask: Tensor
-    position: Tensor
-    cache: Any
+    def step(self, tokens: Tensor) -> Tensor:
+        """Add a token (int64 `[b]`) to each row; logits `[b, V]` after it."""
+        ...
 
-    def keep(self, chosen: Tensor) -> None:
-        """Drop the rows that `chosen` (int64) does not name."""
-        self.index = [self.index[i] for i in chosen.tolist()]
-        self.temperature = self.temperature[chosen]
-        self.mask = self.mask[chosen]
-        self.position = self.position[chosen]
-        self.cache.batch_select_indices(chosen)
+    def keep(self, chosen: Sequence[int]) -> list[int]:
+        """Drop all rows but these (ascending); returns them in the order in which they lie now."""
+        ...
+
+
+class ModelRows:
+    """A batch through transformers' own forward pass and cache, padded on the left."""
+
+    def __init__(self, target: Target, prompts: Sequence[Sequence[int]]) -> None:
+        from transformers import DynamicCache
+
+        self._target = target
+        width = max(len(p) for p in prompts)
+        padding = torch.tensor([width - len(p) for p in prompts])
+        places = torch.arange(width) - padding[:, None]
+        tokens = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts])
+        self._prompt = tokens.to(target.device), places.clamp(min=0).to(target.device)
+        self._mask = (places >= 0).long().to(target.device)
+        self._position = (width - padding)[:, None].to(target.device)
+        self._cache: Any = DynamicCache(config=target.config)
+
+    def begin(self) -> Tensor:
+        """See `Rows`."""
+        return self._pass(*self._prompt)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """See `Rows`."""
+        self._mask = torch.cat((self._mask, torch.ones_like(tokens)[:, None]), dim=1)
+        logits = self._pass(tokens[:, None], self._position)
+        self._position = self._position + 1
+        return logits
+
+    def keep(self, chosen: Sequence[int]) -> list[int]:
+        """See `Rows`."""
+        rows = torch.tensor(chosen, device=self._mask.device)
+        self._mask = self._mask[rows]
+        self._position = self._position[rows]
+        self._cache.batch_select_indices(rows)
+        return list(chosen)
+
+    def _pass(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        target = self._target
+        out = target.model(
+            input_ids=tokens,
+            attention_mask=self._mask,
+            position_ids=positions,
+            use_cache=True,
+            logits_to_keep=1,
+            **{target.cache_key: self._cache},
+        )
+        logits: Tensor = out.logits[:, -1].float()
+        return logits
 
 
 @torch.inference_mode()
@@ -51,7 +94,7 @@ def generate_batch(
     """Answer prompts together.
 
     Args:
-        target: The model.
+        target: The model; on the lean path several times faster on a CPU.
         prompts: Token ids.
         temperatures: One a prompt; 0 is greedy.
         max_new_tokens: Longest answer.
@@ -61,54 +104,50 @@ def generate_batch(
     Returns:
         The answers' token ids, in the order of `prompts`.
     """
+    rows = _rows(target, prompts, max_new_tokens)
+    heat = torch.tensor(temperatures, dtype=torch.float32, device=target.device)
     answers: list[list[int]] = [[] for _ in prompts]
-    tokens, positions, rows = _begin(target, prompts, temperatures)
-    for _ in range(max_new_tokens):
-        out = target.model(
-            input_ids=tokens,
-            attention_mask=rows.mask,
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=1,
-            **{target.cache_key: rows.cache},
-        )
-        chosen = _choose(out.logits[:, -1].float(), rows.temperature, generator)
+    index = list(range(len(prompts)))
+    logits = rows.begin()
+    while True:
+        chosen = _choose(logits, heat, generator)
         going = []
         for row, token in enumerate(chosen.tolist()):
-            answers[rows.index[row]].append(token)
-            if token not in end_tokens:
+            answer = answers[index[row]]
+            answer.append(token)
+            if token not in end_tokens and len(answer) < max_new_tokens:
                 going.append(row)
         if not going:
-            break
-        if len(going) < len(chosen):
-            kept = torch.tensor(going, device=chosen.device)
-            rows.keep(kept)
-            chosen = chosen[kept]
-        tokens, positions = chosen[:, None], rows.position
-        rows.mask = torch.cat((rows.mask, torch.ones_like(tokens)), dim=1)
-        rows.position = rows.position + 1
-    return answers
+            return answers
+        if len(going) < len(index):
+            order = rows.keep(going)
+            index = [index[row] for row in order]
+            picked = torch.tensor(order, device=chosen.device)
+            chosen, heat = chosen[picked], heat[picked]
+        logits = rows.step(chosen)
 
 
-def _begin(
-    target: Target, prompts: Sequence[Sequence[int]], temperatures: Sequence[float]
-) -> tuple[Tensor, Tensor, _Rows]:
-    """Left-padded tokens and positions `[b, t]` of the prompts, and their rows."""
-    from transformers import DynamicCache
-
-    device = target.device
-    width = max(len(p) for p in prompts)
-    padding = torch.tensor([width - len(p) for p in prompts])
-    tokens = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts])
-    places = torch.arange(width) - padding[:, None]
-    rows = _Rows(
-        index=list(range(len(prompts))),
-        temperature=torch.tensor(temperatures, dtype=torch.float32, device=device),
-        mask=(places >= 0).long().to(device),
-        position=(width - padding)[:, None].to(device),
-        cache=DynamicCache(config=target.config),
+def answerer(target: Target) -> Target:
+    """The quickest form of a target for batches: the lean path where it can be taken, multiplying
+    in bfloat16 where training does. It takes the weights over: `target` cannot run any more.
+    """
+    if not lean.supports(target.config):
+        return target
+    precision = resolve_precision("auto", target.device)
+    half = target.device.type == "cpu" and precision == torch.bfloat16
+    return LeanTarget(
+        target.model,
+        graphs=False,
+        kernel=_HALF if half and target.dtype == torch.float32 else None,
+        label=target.label,
+        revision=target.revision,
     )
-    return tokens.to(device), places.clamp(min=0).to(device), rows
+
+
+def _rows(target: Target, prompts: Sequence[Sequence[int]], most: int) -> Rows:
+    if not isinstance(target, LeanTarget):
+        return ModelRows(target, prompts)
+    return LeanRows(target, prompts, most, torch.bfloat16 if target.kernel == _HALF else None)
 
 
 def _choose(logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
