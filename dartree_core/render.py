@@ -121,8 +121,9 @@ def _stages(done: RoundDone) -> Text:
 def _legend(tree: DraftTree, ascii_only: bool) -> Text:
     glyphs = STATE_GLYPHS_ASCII if ascii_only else STATE_GLYPHS
     text = Text()
+    drafted = tree.state[1:]  # the root was not up for a decision
     for state, glyph in glyphs.items():
-        text.append(f"{glyph} {STATE_WORDS[state]} {tree.state.count(state)}", STATE_STYLES[state])
+        text.append(f"{glyph} {STATE_WORDS[state]} {drafted.count(state)}", STATE_STYLES[state])
         text.append("   ")
     cut = tree.cut()
     text.append("nothing was pruned" if cut is None else f"smallest key kept {_number(cut)}")

@@ -149,6 +149,18 @@ class ModelChoice:
     graphs: bool = True
     device_map: str | None = None
 
+    def check(self, method: str) -> None:
+        """Say before anything loads that a method cannot do without a drafter.
+
+        Raises:
+            ConfigError: It drafts, and no drafter is wanted.
+        """
+        if self.draft == "none" and method != "ar":
+            raise ConfigError(
+                f"Method {method!r} drafts, but --draft none asks for no drafter.",
+                "Give a drafter, or decode plainly with --method ar.",
+            )
+
     def load(self, *, quiet: bool = False) -> Decoder:
         """Load with progress bars on a terminal."""
         from dartree_core.bundles import load

@@ -121,6 +121,7 @@ def run(
     models = opt.ModelChoice(
         bundle, target, draft, device, dtype, trust_remote_code, graphs, device_map
     )
+    models.check(method)
     decoder = models.load(quiet=quiet)
     loaded = time.perf_counter() - began
     config = opt.decode_config(decoder, **given)

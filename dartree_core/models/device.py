@@ -37,7 +37,7 @@ def pick_device(name: str = "auto") -> torch.device:
         ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "Device cuda was asked for, but this PyTorch sees no CUDA device.",
+            f"Device {name} was asked for, but this PyTorch sees no CUDA device.",
             "Use --device cpu, or install a CUDA build of PyTorch and a driver.",
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

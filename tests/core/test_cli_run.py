@@ -289,3 +289,10 @@ def test_notes_of_the_load_are_told_once_and_recorded(
     assert err == ""
     _, out, _ = dartree("trace", str(trace))
     assert "No drafter is used" in " ".join(out.split())
+
+
+def test_no_drafter_and_a_drafting_method_are_refused_before_anything_loads(dartree: Run) -> None:
+    words = ("--target", "/no/such/folder", "--draft", "none", "--method", "domino")
+    code, _, err = dartree("run", PROMPT, *words)
+    assert code == 2
+    assert "Method 'domino' drafts, but --draft none asks for no drafter." in err

@@ -87,7 +87,7 @@ def test_a_small_round_in_full() -> None:
         "",
         "log-probabilities: head, corrected given the path; marginal, the drafter's own; "
         "path, head summed; key, path plus depth bonus",
-        "● hit 3   ○ walked past 1   · unreached 1   × pruned 1   smallest key kept -2.02",
+        "● hit 2   ○ walked past 1   · unreached 1   × pruned 1   smallest key kept -2.02",
         "bonus ␣on after ␣sat: the tree lacked it, the tree did not go on below its parent",
         "ms  draft 1.00  verify 10.50  total 11.50",
     ]
