@@ -36,6 +36,7 @@ class PipePrinter:
 
     def __init__(self, stdout: Any = None) -> None:
         self._out = stdout or sys.stdout
+        self._open = False
 
     def show(self, event: Event) -> None:
         """Write the event's text, at once."""
@@ -43,9 +44,14 @@ class PipePrinter:
         if delta:
             self._out.write(delta)
             self._out.flush()
+            self._open = True
         if isinstance(event, TurnFinished):
-            self._out.write("\n")
-            self._out.flush()
+            self._end_line()
+
+    def _end_line(self) -> None:
+        self._out.write("\n")
+        self._out.flush()
+        self._open = False
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +62,8 @@ class PipePrinter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        return None
+        if self._open and not isinstance(error, OSError):  # what is said of the error starts anew
+            self._end_line()
 
 
 class TerminalPrinter:

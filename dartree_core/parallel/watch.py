@@ -191,7 +191,8 @@ class Watch:
         """Report from one process, and end this one."""
         speaker = 0 if lost.rank != 0 else 1
         if speaks or self.world.rank == speaker:
-            os.write(self._errors, f"error: {lost.message}\n{lost.remedy}\n".encode())
+            # An answer may stand unfinished in the line above.
+            os.write(self._errors, f"\nerror: {lost.message}\n{lost.remedy}\n".encode())
             if self.on_fault is not None:
                 with suppress(Exception):
                     self.on_fault(lost.message, lost.remedy)

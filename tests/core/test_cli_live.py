@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dartree_core.cli.live import status_line
+import io
+from contextlib import suppress
+
+from dartree_core.cli.live import PipePrinter, status_line
 from dartree_core.config import DecodeConfig
 from dartree_core.engine import Decoder
 from dartree_core.engine.costs import PassCosts
-from dartree_core.events import RoundDone
+from dartree_core.events import PrefillDone, RoundDone, TurnFinished
 from dartree_core.metrics import RunningMetrics
 from tests.core import tiny
 
@@ -42,3 +45,18 @@ def test_a_plain_round_says_why() -> None:
         assert not done.tree.num_verified
         assert done.note
         assert done.note in line
+
+
+def test_an_answer_that_breaks_off_ends_its_line() -> None:
+    out = io.StringIO()
+    begun = PrefillDone(0, 5, 0, 0.1, 0.1, 7, "Once upon", (0, 9))
+    with suppress(RuntimeError), PipePrinter(out) as printer:
+        printer.show(begun)
+        raise RuntimeError("the device is gone")
+    assert out.getvalue() == "Once upon\n"
+
+    out = io.StringIO()
+    with PipePrinter(out) as printer:
+        printer.show(begun)
+        printer.show(TurnFinished(0, "length", "Once upon", (7,)))
+    assert out.getvalue() == "Once upon\n"
