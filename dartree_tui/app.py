@@ -21,6 +21,7 @@ from dartree_tui.client import Client
 from dartree_tui.clipboard import code_blocks, copy
 from dartree_tui.commands import commands
 from dartree_tui.engines import Engine, Lost
+from dartree_tui.garbage import leave_alone_what_exists
 from dartree_tui.hangup import CHECK_SECONDS, keyboard, leave
 from dartree_tui.history import History
 from dartree_tui.notices import refusal
@@ -79,6 +80,8 @@ class DartreeApp(App[None]):
         self._painting = asyncio.Lock()
         self._copied = -1
         self._ticks = 0
+        self._rested = False
+        self._blinking = True
         self.pace = Pace(share=share_of(cores()))
         self._told_loss: Lost | None = None
         self.start_round: int | None = None
@@ -187,9 +190,14 @@ class DartreeApp(App[None]):
             main.refresh_all()
             self.start_round = None
         main.restore()
+        if not self._rested and self.client.status == "ready":
+            self._rested = True
+            if self._in_terminal and not self.is_headless:  # elsewhere others share the process
+                leave_alone_what_exists()
         running = self.client.status == "busy" and not self.client.stepping
         device = str(self.client.models.get("device") or "cpu")
         here = on_these_cores(getattr(self.client.engine, "command", ()), device)
+        self._blink(not (running and here))
         if not self.pace.due(limited=running and here and not main.wanted and not whole):
             return
         with self.batch_update():  # one arrangement of the screen a frame, not one a widget
@@ -197,6 +205,11 @@ class DartreeApp(App[None]):
                 paint = getattr(screen, "paint", None)
                 if paint is not None and screen.is_mounted:
                     await paint()
+
+    def _blink(self, on: bool) -> None:
+        """Whether the cursor of the input blinks: each time repaints like a small frame."""
+        if on != self._blinking:
+            self._blinking = self.main.prompt.cursor_blink = on
 
     def _show_loss(self) -> None:
         lost = self.client.lost

@@ -67,6 +67,7 @@ class Client(Line):
         self._unmeasured = False
         self._go_on = False
         self._recall: Recall | None = None
+        self._configured: tuple[object, object, DecodeConfig | None] = (None, None, None)
 
     # Life
 
@@ -147,7 +148,14 @@ class Client(Line):
     @property
     def config(self) -> DecodeConfig:
         """How the next turn is decoded: the settings over what the loaded model asks for."""
-        return self.settings.decode.to_config(self.models.get("sampling") or {})
+        settings, models = self.settings.decode, self.models
+        if settings is not self._configured[0] or models is not self._configured[1]:
+            # Made once: every frame looks at it.
+            config = settings.to_config(models.get("sampling") or {})
+            self._configured = settings, models, config
+        found = self._configured[2]
+        assert found is not None
+        return found
 
     @property
     def cut_off(self) -> bool:

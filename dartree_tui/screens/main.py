@@ -43,6 +43,7 @@ class MainScreen(PaneScreen):
     def __init__(self) -> None:
         super().__init__()
         self.view = Viewpoint()
+        self._told: tuple[object, ...] = ()
         self._drawn: tuple[object, ...] = ()
         self._place: tuple[object, ...] = ()
         self._filter = 0
@@ -199,11 +200,15 @@ class MainScreen(PaneScreen):
     def _status(self, now: Situation) -> None:
         client = self.app.client
         turn = client.store.turn
-        config = client.config.to_dict()
-        if turn is not None and not client.engine.live:
-            config = dict(turn.config)
+        recorded = turn.config if turn is not None and not client.engine.live else None
+        config = client.config if recorded is None else recorded
+        told = (now, config, client.models, self.size)
+        if told == self._told and not self._dirty:
+            return
+        self._told = told
+        shown = client.config.to_dict() if recorded is None else recorded
         self.query_one(StatusLine).show(
-            models_line(client.models), settings_line(config), now.text, now.marker
+            models_line(client.models), settings_line(shown), now.text, now.marker
         )
 
     # What happens

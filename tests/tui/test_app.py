@@ -520,3 +520,25 @@ async def test_a_replay_says_at_once_that_it_cannot_compare(tmp_path: Path) -> N
         await settle(pilot)
         assert app.screen is app.main
         assert any("A replay cannot compare" in n.message for n in app._notifications)
+
+
+async def test_the_cursor_rests_while_cores_are_shared() -> None:
+    async with running(slow(0.3)) as (app, pilot):
+        assert app.main.prompt.cursor_blink
+        await ask(pilot, "explain", finish=False)
+        await until(pilot, lambda: not app.main.prompt.cursor_blink)
+        assert app.client.status == "busy"
+        await pilot.press("escape")
+        await until(pilot, lambda: app.client.status == "ready")
+        assert app.main.prompt.cursor_blink
+
+
+async def test_the_top_line_follows_settings_and_size() -> None:
+    async with running() as (app, pilot):
+        assert "T=0" in screen_text(app).splitlines()[0]
+        app.client.change(temperature=0.5)
+        await settle(pilot)
+        assert "T=0.5" in screen_text(app).splitlines()[0]
+        await pilot.resize_terminal(80, 24)
+        await settle(pilot)
+        assert screen_text(app).splitlines()[0].rstrip().endswith("READY")

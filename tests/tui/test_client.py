@@ -370,3 +370,12 @@ def test_a_replay_shows_and_refuses(tmp_path: Path) -> None:
     assert not any(act() for act in refused)
     made.close()
     assert path.exists()
+
+
+def test_the_configuration_is_made_once_for_all_frames() -> None:
+    made = client()
+    first = made.config
+    assert made.config is first
+    made.change(budget=7)
+    assert made.config.tree.budget == 7
+    assert made.config is made.config
