@@ -65,8 +65,16 @@ KERNELS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
     "dense": dense,
     "onednn": onednn,
     "fbgemm-fp16": fbgemm_half,
-    "onednn-bf16": onednn_bfloat16,
 }
+"""By name, those that compute what the weights say."""
+
+ROUNDING: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {"onednn-bf16": onednn_bfloat16}
+"""Those that round rows and results as well; never chosen for decoding."""
+
+
+def named(name: str) -> Callable[[Tensor, Tensor | None], Linear]:
+    """A kernel of either kind."""
+    return KERNELS.get(name) or ROUNDING[name]
 
 
 class Packed(nn.Module):

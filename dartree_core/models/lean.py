@@ -89,7 +89,7 @@ class LeanTarget(Target):
         memory: Where kernel measurements are kept.
         graphs: Run short passes in fixed shapes, recorded as CUDA graphs; None does so on CUDA,
             unless the environment says no (see `graphs.wanted`).
-        kernel: Of the products, see `kernels.KERNELS`; None for the fastest that computes what
+        kernel: Of the products, see `kernels.named`; None for the fastest that computes what
             the weights say.
         label, revision: As in `Target`.
     """
@@ -142,7 +142,7 @@ class LeanTarget(Target):
 
     def _pack(self, weight: Tensor, bias: Tensor | None) -> Linear:
         bias = None if bias is None else bias.detach()
-        return kernels.KERNELS[self.kernel](weight, bias)
+        return kernels.named(self.kernel)(weight, bias)
 
     def _fuse(self, *modules: nn.Linear) -> Linear:
         """One product for several projections of the same input; frees their own weights."""

@@ -14,7 +14,7 @@ from dartree_core.config import METHODS, DecodeConfig
 from dartree_core.draft.supertree import ancestors
 from dartree_core.engine import Decoder
 from dartree_core.models import LeanTarget, load_target
-from dartree_core.models.kernels import KERNELS, candidates, has_fbgemm
+from dartree_core.models.kernels import KERNELS, candidates, has_fbgemm, named
 from dartree_core.models.lean import LeanCache, supports
 from dartree_core.models.target import Target
 from tests.core import tiny
@@ -152,6 +152,20 @@ def test_kernels_multiply(name: str, bias: bool) -> None:
         torch.testing.assert_close(
             kernel(x), torch.nn.functional.linear(x, weight, offset), atol=1e-4, rtol=1e-4
         )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_rounding_kernel_is_exact_where_nothing_is_rounded(bias: bool) -> None:
+    def whole(*shape: int) -> torch.Tensor:
+        return torch.randint(-3, 4, shape).float()
+
+    weight, offset = whole(24, 16), whole(24) if bias else None
+    kernel = named("onednn-bf16")(weight, offset)
+    for rows in (1, 3, 17):
+        x = whole(rows, 16)  # sums stay below 256, which bfloat16 holds exactly
+        found = kernel(x)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, torch.nn.functional.linear(x, weight, offset))
 
 
 def test_the_cache_keeps_committed_rows_as_it_grows() -> None:
