@@ -190,8 +190,8 @@ class DartreeApp(App[None]):
             main.refresh_all()
             self.start_round = None
         main.restore()
-        if not self._rested and self.client.status == "ready":
-            self._rested = True
+        if not self._rested and (self.client.status == "ready" or self.client.complete):
+            self._rested = True  # models or a whole trace are loaded
             if self._in_terminal and not self.is_headless:  # elsewhere others share the process
                 leave_alone_what_exists()
         running = self.client.status == "busy" and not self.client.stepping
