@@ -2,7 +2,7 @@
 
 Widgets, style rules and the modules behind them are a hundred thousand objects that live as long
 as the app does. A full collection looks at each of them, a tenth of a second in which no frame is
-drawn, and drawing makes enough short-lived objects to bring one about every few seconds.
+drawn, and drawing makes enough short-lived objects to bring one about every ten or so.
 """
 
 from __future__ import annotations

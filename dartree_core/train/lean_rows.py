@@ -127,23 +127,17 @@ class LeanRows:
         counts = [len(text) for text in texts]
         places = torch.cat([torch.arange(first, first + n) for n in counts]).to(target.device)
         cos, sin = self._cos[places], self._sin[places]
+        masks = [self._behind(n, first) for n in counts]
 
         def attend(index: int, layer: Layer, qkv: Tensor) -> Tensor:
             queries, fresh, values = target.heads(layer, qkv, cos, sin)
             out, start = [], 0
-            for row, n in zip(part, counts, strict=True):
+            for row, n, mask in zip(part, counts, masks, strict=True):
                 end = start + n
                 k, v = self._data[index, :, row * kv : (row + 1) * kv, : first + n]
                 k[:, first:], v[:, first:] = fresh[:, start:end], values[:, start:end]
-                mask = torch.ones(n, first + n, dtype=torch.bool, device=target.device).tril(first)
-                out.append(
-                    target.attention(
-                        queries[:, start:end],
-                        k.to(queries.dtype),
-                        v.to(queries.dtype),
-                        mask.repeat(self._group, 1),
-                    )
-                )
+                q = queries[:, start:end]
+                out.append(target.attention(q, k.to(q.dtype), v.to(q.dtype), mask))
                 start = end
             return torch.cat(out)
 
@@ -151,6 +145,11 @@ class LeanRows:
         x, _ = target.decode(target.embed(tokens), attend, ())
         ends = torch.tensor(counts, device=target.device).cumsum(0) - 1
         return target.project(x[ends]).float()
+
+    def _behind(self, n: int, first: int) -> Tensor:
+        """What `n` tokens behind `first` others see, as `LeanTarget.attention` wants it."""
+        seen = torch.ones(n, first + n, dtype=torch.bool, device=self._target.device).tril(first)
+        return seen.repeat(self._group, 1)
 
 
 def _common(prompts: Sequence[Sequence[int]]) -> int:
