@@ -97,7 +97,12 @@ def load(
     drafter = None
     if found.draft is not None:
         drafter = load_drafter(
-            found.draft.path, target_model, label=found.draft.label, lean=True, memory=memory
+            found.draft.path,
+            target_model,
+            label=found.draft.label,
+            lean=True,
+            memory=memory,
+            rounded=True,
         )
     listener(what, 2, _STEPS, "steps")
     tokenizer = load_tokenizer(found.target.path, trust_remote_code=trust_remote_code)

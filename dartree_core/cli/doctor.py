@@ -188,6 +188,17 @@ def _torch(section: Section) -> None:
         )
     else:
         why = "half the memory traffic; near ties may round otherwise than in plain decoding"
+    if device.type == "cpu":
+        from dartree_core.draft.rounding import ENV as EXACT
+        from dartree_core.draft.rounding import forbidden
+        from dartree_core.models.kernels import rounding
+
+        how = "8-bit products where they measure faster; answers do not depend on drafts"
+        if forbidden():
+            how = f"exact: {EXACT} is 1"
+        elif not rounding(device):
+            how = "exact: this PyTorch has no 8-bit products for this CPU"
+        section.add("drafts", how)
     if device.type == "cuda":
         from dartree_core.models.graphs import ENV, wanted
 

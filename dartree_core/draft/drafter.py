@@ -14,6 +14,7 @@ from dartree_core.draft.cache import DraftCache
 from dartree_core.draft.checkpoint import DraftCheckpoint, read_checkpoint
 from dartree_core.draft.heads import CorrectionHead
 from dartree_core.draft.lean import MOST_NEW, LeanBackbone, supports
+from dartree_core.draft.rounding import DraftKernels, choose
 from dartree_core.draft.tables import output_table, own_embedding
 from dartree_core.draft.vocabulary import DraftVocabulary
 from dartree_core.errors import CheckpointError, ConfigError
@@ -62,9 +63,13 @@ class Drafter:
         lean: Hand the backbone's products to the target's kernels; its weights cannot be read
             any more then.
         memory: Where kernel measurements are kept.
+        rounded: With `lean`, let products round where that is faster, see `draft.rounding`.
 
     Raises:
         CheckpointError: Shapes say that the drafter belongs to another target.
+
+    Attributes:
+        kernels: What the products run on.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Drafter:
         label: str = "",
         lean: bool = False,
         memory: Memory | None = None,
+        rounded: bool = False,
     ) -> None:
         spec = checkpoint.spec
         _check_match(checkpoint, target)
@@ -83,14 +89,16 @@ class Drafter:
         self.target = target
         self.backbone = checkpoint.backbone.to(target.device, target.dtype)
         self._lean: LeanBackbone | None = None
-        kernel = "dense"
+        self.kernels = DraftKernels()
         if lean:
-            names = kernels.candidates(target.device, target.weight_dtype)
-            kernel = kernels.choose(checkpoint.backbone.fc.weight, names, memory or Memory())
+            typical = checkpoint.backbone.fc.weight
+            self.kernels = choose(
+                target, typical, spec.block_size, memory or Memory(), rounded=rounded
+            )
             if target.device.type == "cpu" and supports(spec):
-                self._lean = LeanBackbone(self.backbone, kernel)
+                self._lean = LeanBackbone(self.backbone, self.kernels)
             else:
-                kernels.pack(self.backbone, kernel)
+                kernels.pack(self.backbone, self.kernels.context)
         self.head: CorrectionHead = checkpoint.head.to(target.device, target.dtype)
         ids = checkpoint.vocab_ids
         self.vocabulary = DraftVocabulary.from_checkpoint(
@@ -99,12 +107,14 @@ class Drafter:
             target.vocab_size,
         )
         borrowed = self.vocabulary.select(target.output_weight)
-        self._output = kernels.KERNELS[kernel](output_table(checkpoint.output, borrowed), None)
+        table = output_table(checkpoint.output, borrowed)
+        self._output = kernels.named(self.kernels.block)(table, None)
         self._embedding = own_embedding(checkpoint.embedding, target.embedding.weight)
         self._mask = torch.tensor([spec.mask_token_id], device=target.device)
         if lean:
             with torch.inference_mode():
-                self.head.tabulate(self.vocabulary.target_ids(target.device), target.embed)
+                ids = self.vocabulary.target_ids(target.device)
+                self.head = self.head.lean(ids, target.embed, self.kernels.block)
         self.static: StaticDrafts | None = None
         if target.graphs is not None:
             self.use_static(target.graphs)
@@ -168,12 +178,15 @@ class Drafter:
         root = root.to(self.target.device)
         end = cache.length + (0 if new is None else len(new))
         self.backbone.rope.reserve(end + size, root.device, self.target.dtype)
-        keys = torch.arange(end + size, device=root.device)
         if self._lean is not None:
-            masks = self._masks(keys[end:], keys, None)
+            masks = None
+            if self._masked:
+                keys = torch.arange(end + size, device=root.device)
+                masks = self._masks(keys[end:], keys, None)
             rows = self._lean(self.embed_block(root, size), cache, new, masks)
             return BlockDraft(*self.conclude(rows), self.vocabulary)
         assert new is None
+        keys = torch.arange(end + size, device=root.device)
         hidden, logits = self.marginals(root, keys[cache.length :], cache.context(), keys)
         return BlockDraft(hidden, logits, self.vocabulary)
 
@@ -244,13 +257,18 @@ class Drafter:
             )
         return asked or own
 
+    @property
+    def _masked(self) -> bool:
+        """True when some layer slides or looks only backwards."""
+        return any(self.spec.causal) or any(w is not None for w in self.spec.windows)
+
     def _masks(
         self, positions: Tensor, keys: Tensor, real: Tensor | None
     ) -> list[Tensor | None] | None:
         """Masks of layers that slide or look only backwards; distances count positions."""
-        kinds = list(zip(self.spec.windows, self.spec.causal, strict=True))
-        if kinds == [(None, False)] * len(kinds) and real is None:
+        if not self._masked and real is None:
             return None
+        kinds = list(zip(self.spec.windows, self.spec.causal, strict=True))
         behind = positions[:, None] - keys[None]
         masks = {kind: _visible(behind, *kind) for kind in set(kinds)}
         if real is not None:
@@ -266,13 +284,16 @@ def load_drafter(
     label: str = "",
     lean: bool = False,
     memory: Memory | None = None,
+    rounded: bool = False,
 ) -> Drafter:
     """Read a checkpoint directory and bind it to `target`; options as in `Drafter`.
 
     Raises:
         CheckpointError: Damaged, unsupported, or made for another target.
     """
-    return Drafter(read_checkpoint(path), target, label=label, lean=lean, memory=memory)
+    return Drafter(
+        read_checkpoint(path), target, label=label, lean=lean, memory=memory, rounded=rounded
+    )
 
 
 def _visible(behind: Tensor, window: int | None, causal: bool) -> Tensor | None:

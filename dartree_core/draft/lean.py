@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from dartree_core.draft.cache import DraftCache
 from dartree_core.draft.dflash import DFlashBackbone, DraftLayer, RMSNorm
+from dartree_core.draft.rounding import DraftKernels
 from dartree_core.draft.spec import DraftSpec
 from dartree_core.models import kernels
 from dartree_core.models.kernels import Linear
-from dartree_core.models.rope import rotate
 
 MOST_NEW = 48
 """New context rows that a block's pass takes along; more, as after a prompt, go first."""
@@ -31,15 +31,31 @@ def supports(spec: DraftSpec) -> bool:
     return not spec.conv_taps
 
 
+class _Norm:
+    """A root-mean-square norm in half as many operations, equal up to rounding."""
+
+    __slots__ = ("_floor", "_weight")
+
+    def __init__(self, norm: RMSNorm) -> None:
+        size = norm.weight.numel()
+        self._weight = norm.weight.detach() * size**0.5
+        self._floor = torch.tensor((norm.eps * size) ** 0.5).to(self._weight)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Same shape as `x`."""
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x.div(torch.hypot(length, self._floor)).mul_(self._weight)
+
+
 @dataclass(slots=True)
 class _Layer:
-    attention_norm: RMSNorm
+    attention_norm: _Norm
     q: nn.Module
     kv: Linear
-    q_norm: RMSNorm
-    k_norm: RMSNorm
+    q_norm: _Norm
+    k_norm: _Norm
     out: nn.Module
-    mlp_norm: RMSNorm
+    mlp_norm: _Norm
     gate_up: Linear
     down: nn.Module
 
@@ -48,16 +64,18 @@ class LeanBackbone:
     """One pass over new context and a block.
 
     Args:
-        backbone: Its linear modules are handed to `kernel`: it still runs, but its weights
+        backbone: Its linear modules are handed to kernels: it still runs, but its weights
             cannot be read any more.
-        kernel: See `kernels.KERNELS`.
+        chosen: Those kernels.
     """
 
-    def __init__(self, backbone: DFlashBackbone, kernel: str) -> None:
+    def __init__(self, backbone: DFlashBackbone, chosen: DraftKernels) -> None:
         self._backbone = backbone
         self._spec = backbone.spec
-        self._layers = [self._take(layer, kernel) for layer in backbone.layers]
-        kernels.pack(backbone, kernel)
+        self._norm, self._context_norm = _Norm(backbone.norm), _Norm(backbone.hidden_norm)
+        self._layers = [self._take(layer, chosen.block) for layer in backbone.layers]
+        kernels.pack(backbone.layers, chosen.block)
+        kernels.pack(backbone, chosen.context)
         for lean, layer in zip(self._layers, backbone.layers, strict=True):
             assert isinstance(layer, DraftLayer)
             lean.q, lean.out = layer.self_attn.q_proj, layer.self_attn.o_proj
@@ -67,20 +85,20 @@ class LeanBackbone:
         assert isinstance(layer, DraftLayer)
         attention, mlp = layer.self_attn, layer.mlp
         return _Layer(
-            attention_norm=layer.input_layernorm,
+            attention_norm=_Norm(layer.input_layernorm),
             q=attention.q_proj,
             kv=kernels.fuse(attention, ("k_proj", "v_proj"), kernel),
-            q_norm=attention.q_norm,
-            k_norm=attention.k_norm,
+            q_norm=_Norm(attention.q_norm),
+            k_norm=_Norm(attention.k_norm),
             out=attention.o_proj,
-            mlp_norm=layer.post_attention_layernorm,
+            mlp_norm=_Norm(layer.post_attention_layernorm),
             gate_up=kernels.fuse(mlp, ("gate_proj", "up_proj"), kernel),
             down=mlp.down_proj,
         )
 
     def extend(self, features: Tensor, cache: DraftCache) -> None:
         """Commit context features `[t, layers * H]` of the next `t` positions."""
-        context = self._backbone.encode_context(features)
+        context = self._encode(features)
         cos, sin = self._factors(cache.length, len(context))
         for i, layer in enumerate(self._layers):
             cache.place(i, *self._keys_values(layer, context, cos, sin))
@@ -104,26 +122,31 @@ class LeanBackbone:
         Returns:
             Final-normed hidden states `[n, H]`.
         """
-        context = x[:0] if features is None else self._backbone.encode_context(features)
+        context = x[:0] if features is None else self._encode(features)
         new, n = len(context), len(x)
         cos, sin = self._factors(cache.length, new + n)
         for i, layer in enumerate(self._layers):
             h = layer.attention_norm(x)
             rows = torch.cat((context, h)) if new else h
             keys, values = cache.place(i, *self._keys_values(layer, rows, cos, sin))
-            q = rotate(layer.q_norm(self._heads(layer.q(h))), cos[new:], sin[new:])
+            q = _rotate(layer.q_norm(self._heads(layer.q(h))), cos[new:], sin[new:])
             mask = masks[i] if masks else None
             x = x + layer.out(self._attend(q, keys, values, mask))
             gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         cache.length += new
-        out: Tensor = self._backbone.norm(x)
-        return out
+        return self._norm(x)
+
+    def _encode(self, features: Tensor) -> Tensor:
+        """As `DFlashBackbone.encode_context`."""
+        return self._context_norm(self._backbone.fc(features))
 
     def _factors(self, start: int, count: int) -> tuple[Tensor, Tensor]:
-        """Rotary factors of `count` positions from `start`, as views of the tables."""
-        rope = self._backbone.rope
-        return rope.cos[start : start + count], rope.sin[start : start + count]
+        """Rotary factors of `count` positions from `start`, for `_rotate`."""
+        rope, half = self._backbone.rope, self._spec.head_dim // 2
+        sin = rope.sin[start : start + count].clone()
+        sin[:, :half].neg_()
+        return rope.cos[start : start + count], sin
 
     def _heads(self, x: Tensor) -> Tensor:
         """`[n, heads * D]` to `[heads, n, D]`."""
@@ -133,7 +156,7 @@ class LeanBackbone:
         self, layer: _Layer, rows: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor]:
         k, v = self._heads(layer.kv(rows)).chunk(2)
-        return rotate(layer.k_norm(k), cos, sin), v
+        return _rotate(layer.k_norm(k), cos, sin), v
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """`[heads, n, D]` queries to `[n, heads * D]`."""
@@ -146,3 +169,10 @@ class LeanBackbone:
             q.reshape(1, groups, -1, dim), keys[None], values[None], attn_mask=mask
         )
         return out.view(heads, n, dim).transpose(0, 1).reshape(n, heads * dim)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As `models.rope.rotate`, with the first half of `sin` negated instead of `x`'s."""
+    half = x.shape[-1] // 2
+    turned = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    return torch.addcmul(x * cos, turned, sin)

@@ -52,8 +52,9 @@ class Budgets:
         remember_costs(self._target, policy.costs, self._memory)
 
     def _key(self, method: Method, kind: Kind) -> str:
-        parts = ("budget", method, kind, self._drafter.label, _fingerprint(self._drafter))
-        return " | ".join((*parts, identity(self._target)))
+        drafter = self._drafter
+        name = (drafter.label, drafter.kernels.block, _fingerprint(drafter))
+        return " | ".join(("budget", method, kind, *name, identity(self._target)))
 
 
 class TurnBudgets:

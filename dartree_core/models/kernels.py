@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -61,6 +62,27 @@ def onednn_bfloat16(weight: Tensor, bias: Tensor | None) -> Linear:
     return lambda x: run(x.to(torch.bfloat16), packed, bias, "none", [], "").to(x.dtype)
 
 
+def int8(weight: Tensor, bias: Tensor | None) -> Linear:
+    """8-bit products and int32 sums through PyTorch's quantised kernels, of float32 rows (CPU).
+
+    Weights are rounded with a scale per output, rows with one scale a call: a row's result
+    depends on the others of its call. Rows lose another bit on CPUs without VNNI, which add
+    pairs of products in 16 bits.
+    """
+    weight = weight.float()
+    scales = weight.abs().amax(dim=1).clamp(min=1e-12) / 127
+    levels = (weight / scales[:, None]).round().to(torch.int8)
+    zeros = torch.zeros(len(weight), dtype=torch.int64)
+    with warnings.catch_warnings():
+        # PyTorch is to lose this type of tensor; `has_int8` asks whether it still has it.
+        warnings.simplefilter("ignore")
+        quantised = torch._make_per_channel_quantized_tensor(levels, scales, zeros, 0)
+    packed = torch.ops.quantized.linear_prepack(quantised, bias)
+    run = torch.ops.quantized.linear_dynamic
+    narrow = not getattr(torch.cpu, "_is_vnni_supported", bool)()
+    return lambda x: run(x, packed, narrow)
+
+
 KERNELS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
     "dense": dense,
     "onednn": onednn,
@@ -68,8 +90,11 @@ KERNELS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
 }
 """By name, those that compute what the weights say."""
 
-ROUNDING: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {"onednn-bf16": onednn_bfloat16}
-"""Those that round rows and results as well; never chosen for decoding."""
+ROUNDING: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
+    "onednn-bf16": onednn_bfloat16,
+    "int8": int8,
+}
+"""Those that round rows and results as well; never chosen for a target that decodes."""
 
 
 def named(name: str) -> Callable[[Tensor, Tensor | None], Linear]:
@@ -83,7 +108,7 @@ class Packed(nn.Module):
     def __init__(self, linear: nn.Linear, kernel: str) -> None:
         super().__init__()
         bias = None if linear.bias is None else linear.bias.detach()
-        self._run = KERNELS[kernel](linear.weight.detach(), bias)
+        self._run = named(kernel)(linear.weight.detach(), bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., in]` to `[..., out]`."""
@@ -117,10 +142,10 @@ def fuse(parent: nn.Module, names: Sequence[str], kernel: str) -> Linear:
     Args:
         parent: Module they are attributes of.
         names: Their names, in the order of the product's outputs; none has a bias.
-        kernel: See `KERNELS`.
+        kernel: See `named`.
     """
     weights = [getattr(parent, name).weight.detach() for name in names]
-    run = KERNELS[kernel](torch.cat(weights), None)
+    run = named(kernel)(torch.cat(weights), None)
     start = 0
     for name, weight in zip(names, weights, strict=True):
         setattr(parent, name, Part(run, start, start + len(weight)))
@@ -131,6 +156,11 @@ def fuse(parent: nn.Module, names: Sequence[str], kernel: str) -> Linear:
 def has_fbgemm() -> bool:
     """True when this PyTorch and CPU can run `fbgemm_half`."""
     return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+def has_int8() -> bool:
+    """True when this PyTorch and CPU can run `int8`."""
+    return has_fbgemm() and hasattr(torch, "_make_per_channel_quantized_tensor")
 
 
 def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
@@ -144,31 +174,39 @@ def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
     return ("dense",)
 
 
-def choose(weight: Tensor, names: Sequence[str], memory: Memory) -> str:
+def rounding(device: torch.device) -> tuple[str, ...]:
+    """Kernels on `device` for products that need not be exact, such as those of drafts."""
+    return ("int8",) if device.type == "cpu" and has_int8() else ()
+
+
+def choose(
+    weight: Tensor, names: Sequence[str], memory: Memory, rows: Sequence[int] = _ROWS
+) -> str:
     """The fastest of the named kernels for products with `weight` on this machine.
 
     Args:
         weight: A typical weight of the model, `[out, in]`.
         names: Candidates, see `candidates`.
         memory: Where measurements are kept.
+        rows: Batch sizes that count.
     """
     if len(names) == 1:
         return names[0]
-    key = _key(weight, names)
+    key = _key(weight, names, rows)
     known = memory.recall(key)
     if known in names:
         return str(known)
-    kernels = {name: KERNELS[name](weight, None) for name in names}
-    best = min(kernels, key=lambda name: _seconds(kernels[name], weight.shape[1]))
+    kernels = {name: named(name)(weight, None) for name in names}
+    best = min(kernels, key=lambda name: _seconds(kernels[name], weight.shape[1], rows))
     memory.remember(key, best)
     return best
 
 
-def _seconds(kernel: Linear, width: int) -> float:
-    """Best time over the typical batch sizes, each by its fastest run."""
+def _seconds(kernel: Linear, width: int, rows: Sequence[int]) -> float:
+    """Best time over batch sizes, each by its fastest run."""
     total = 0.0
-    for rows in _ROWS:
-        x = torch.randn(rows, width)
+    for count in rows:
+        x = torch.randn(count, width)
         times = []
         for _ in range(_REPEATS):
             began = time.perf_counter()
@@ -178,12 +216,12 @@ def _seconds(kernel: Linear, width: int) -> float:
     return total
 
 
-def _key(weight: Tensor, names: Sequence[str]) -> str:
+def _key(weight: Tensor, names: Sequence[str], rows: Sequence[int]) -> str:
     parts: list[object] = [
         "kernel",
         platform.machine(),
         platform.processor(),
         torch.get_num_threads(),
     ]
-    parts += [torch.__version__, tuple(weight.shape), *names]
+    parts += [torch.__version__, tuple(weight.shape), tuple(rows), *names]
     return " | ".join(str(part) for part in parts)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dartree_core.engine import Decoder
 
 Part: TypeAlias = Literal["target", "draft", "head"]
-_HEAD_CALLS = ("prepare", "root_state", "advance", "correct")
+_HEAD_CALLS = ("prepare", "root_state", "advance", "follow", "correct")
 
 
 @dataclass(frozen=True, slots=True)

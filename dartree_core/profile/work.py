@@ -68,7 +68,7 @@ def draft_work(drafter: Drafter) -> Work:
     width = spec.num_kv_heads * spec.head_dim
     return Work(
         weights=weights,
-        weight_bytes=weights * target.weight_dtype.itemsize,
+        weight_bytes=weights * drafter.kernels.itemsize(target.weight_dtype),
         kv_bytes=2 * spec.num_layers * width * target.dtype.itemsize,
         attention=2 * spec.num_layers * spec.num_heads * spec.head_dim,
     )

@@ -59,14 +59,17 @@ class CorrectionHead(nn.Module, ABC):
                 whose state follows the slots need it, others ignore it.
         """
 
-    def tabulate(self, tokens: Tensor, embed: Embed) -> None:
-        """Precompute what depends on a token alone, where that pays.
+    def lean(self, tokens: Tensor, embed: Embed, kernel: str) -> CorrectionHead:
+        """A head for decoding that corrects as this one does, up to rounding; itself where
+        nothing is gained.
 
         Args:
             tokens: int64 `[Vd]`, the target ids that can be drafted, by row of the drafter's
                 vocabulary.
             embed: The target's embedding.
+            kernel: Of products with weights, see `dartree_core.models.kernels.named`.
         """
+        return self
 
     def follow(
         self, states: Tensor, tokens: Tensor, embed: Embed, shared: Tensor | None = None

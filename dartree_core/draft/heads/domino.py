@@ -14,9 +14,6 @@ from torch import Tensor, nn
 from dartree_core.draft.heads.base import CorrectionHead, Embed, Shapes
 from dartree_core.draft.spec import DraftSpec
 
-_MOST_BYTES = 256 << 20
-"""Largest table kept; a vocabulary of 150,000 with a wide state would take four times as much."""
-
 
 class DominoHead(CorrectionHead):
     """GRU correction head; parameter names are those of the public checkpoints.
@@ -40,24 +37,22 @@ class DominoHead(CorrectionHead):
             nn.SiLU(),
             nn.Linear(spec.head_dim_embed, spec.draft_vocab_size, bias=last),
         )
-        # Made by `tabulate`, from the weights; no part of a checkpoint.
-        self._inputs: Tensor | None = None
-        self._row = torch.empty(0, dtype=torch.int64)
 
     @property
     def _w1(self) -> Tensor:
-        return self._linear(0).weight
+        return self.linear(0).weight
 
     @property
     def _w2(self) -> Tensor:
-        return self._linear(2).weight
+        return self.linear(2).weight
 
-    def _linear(self, index: int) -> nn.Linear:
+    def linear(self, index: int) -> nn.Linear:
+        """The correction's first (0) or last (2) layer."""
         module = self.embed_proj[index]
         assert isinstance(module, nn.Linear)
         return module
 
-    def _gru(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    def gru(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Weights from token and state `[3G, H]`, `[3G, G]`, and their biases."""
         from_token, from_state, *biases = self.prefix_gru.all_weights[0]
         of_token, of_state = biases or (None, None)
@@ -65,57 +60,39 @@ class DominoHead(CorrectionHead):
 
     def prepare(self, hidden: Tensor) -> Tensor:
         """W1's z half applied to `[K, H]`: `[K, E]`."""
-        return F.linear(hidden, self._w1[:, : self.hidden_size], self._linear(0).bias)
+        return F.linear(hidden, self._w1[:, : self.hidden_size], self.linear(0).bias)
 
     def root_state(self, token: Tensor, embedding: Tensor) -> Tensor:
         """One GRU step from zeros: nothing before the root enters."""
-        from_token, _, of_token, of_state = self._gru()
+        from_token, _, of_token, of_state = self.gru()
         given = F.linear(embedding, from_token, of_token)
         held = torch.zeros_like(given) if of_state is None else of_state.expand_as(given)
-        return _gated(given, held, given.new_zeros(()))
+        return gated(given, held, given.new_zeros(()))
 
     def advance(
         self, states: Tensor, tokens: Tensor, embeddings: Tensor, shared: Tensor | None = None
     ) -> Tensor:
         """One GRU step per frontier node."""
-        return torch.gru_cell(embeddings, states, *self._gru())
+        return torch.gru_cell(embeddings, states, *self.gru())
 
-    def tabulate(self, tokens: Tensor, embed: Embed) -> None:
-        """Keep the GRU's input product of every token, unless that takes too much memory."""
-        from_token, _, bias, _ = self._gru()
-        if len(tokens) * len(from_token) * from_token.element_size() > _MOST_BYTES:
-            return
-        self._row = tokens.new_zeros(int(tokens.max()) + 1)
-        self._row[tokens] = torch.arange(len(tokens), device=tokens.device)
-        self._inputs = F.linear(embed(tokens), from_token, bias)
+    def lean(self, tokens: Tensor, embed: Embed, kernel: str) -> CorrectionHead:
+        """The same head with a table and fewer products."""
+        from dartree_core.draft.heads.lean_domino import LeanDominoHead
 
-    def follow(
-        self, states: Tensor, tokens: Tensor, embed: Embed, shared: Tensor | None = None
-    ) -> Tensor:
-        """One GRU step per frontier node, by table where there is one.
-
-        Torch's cell, written out since that wants to do the input product itself: equal to it up
-        to the rounding of fused operations.
-        """
-        if self._inputs is None:
-            return self.advance(states, tokens, embed(tokens), shared)
-        _, from_state, _, bias = self._gru()
-        given = self._inputs.index_select(0, self._row.index_select(0, tokens))
-        held = F.linear(states, from_state, bias)
-        return _gated(given, held, states)
+        return LeanDominoHead(self, tokens, embed, kernel)
 
     def correct(self, shared: Tensor, states: Tensor, candidates: Tensor | None) -> Tensor:
         """`W2[candidates] . silu(shared + W1_s . s)`."""
         mixed = F.silu(shared + F.linear(states, self._w1[:, self.hidden_size :]))
         w2: Tensor = self._w2
-        bias: Tensor | None = self._linear(2).bias
+        bias: Tensor | None = self.linear(2).bias
         if candidates is not None:
             w2 = w2.index_select(0, candidates)
             bias = None if bias is None else bias.index_select(0, candidates)
         return F.linear(mixed, w2, bias)
 
 
-def _gated(given: Tensor, held: Tensor, states: Tensor) -> Tensor:
+def gated(given: Tensor, held: Tensor, states: Tensor) -> Tensor:
     """A GRU's new states `[n, G]`, of its products with the token and the state, `[n, 3G]`."""
     split = 2 * given.shape[1] // 3
     reset, update = (given[:, :split] + held[:, :split]).sigmoid_().chunk(2, dim=-1)

@@ -11,6 +11,7 @@ import torch
 from dartree_core.draft import Drafter
 from dartree_core.draft.dflash import DFlashBackbone
 from dartree_core.draft.lean import MOST_NEW, LeanBackbone, supports
+from dartree_core.draft.rounding import DraftKernels
 from dartree_core.models import kernels
 from tests.core import tiny
 
@@ -40,7 +41,7 @@ def both(kind: str) -> tuple[Drafter, Drafter]:
     backbone = DFlashBackbone(lean.spec).requires_grad_(False)
     backbone.load_state_dict(general.backbone.state_dict())
     lean.backbone = backbone
-    lean._lean = LeanBackbone(backbone, "dense")
+    lean._lean = LeanBackbone(backbone, DraftKernels())
     return general, lean
 
 

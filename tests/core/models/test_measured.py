@@ -56,7 +56,7 @@ def test_a_kernel_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     weight = torch.randn(8, 8)
     times = {"dense": 2.0, "onednn": 1.0}
     order = iter(times.values())
-    monkeypatch.setattr(kernels, "_seconds", lambda kernel, width: next(order))
+    monkeypatch.setattr(kernels, "_seconds", lambda kernel, width, rows: next(order))
     monkeypatch.setitem(kernels.KERNELS, "onednn", kernels.dense)
     assert kernels.choose(weight, ("dense", "onednn"), memory) == "onednn"
     # The iterator is used up: a second measurement would fail.
