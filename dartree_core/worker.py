@@ -26,6 +26,7 @@ from dartree_core.events import (
     TurnFinished,
 )
 from dartree_core.gate import Gate
+from dartree_core.glances import Glances
 from dartree_core.worker_protocol import (
     TREE_SETTINGS,
     Calibrate,
@@ -56,7 +57,13 @@ WARM_UP_ROUNDS = 3
 
 
 class Session(Protocol):
-    """What the worker needs of a decoding session."""
+    """What the worker needs of a decoding session.
+
+    Attributes:
+        watched: Asked before each round whether to tell its stages, if settings want them told.
+    """
+
+    watched: Callable[[], bool]
 
     def cancel(self) -> None:
         """End the running turn soon; may be called from any thread."""
@@ -288,6 +295,7 @@ class Worker:
         else:
             session = self._session = self._session or self._decoder.session()
         reason = ""
+        session.watched = Glances(self._gate, request.glance_seconds)
         options = {"raw": request.raw, "thinking": request.thinking}
         for event in self._decode(request.prompt, config, session, **options):
             self._emit(event)

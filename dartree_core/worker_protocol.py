@@ -59,6 +59,8 @@ class Generate:
         raw: Feed text as it is, without the chat template.
         thinking: For templates that can think: ask for it, forbid it, or None for the default.
         fresh: Decode in a session of its own and leave the conversation's cache alone.
+        glance_seconds: Where the configuration wants stages told: seconds between two rounds
+            whose stages are, while nothing holds the decoder. 0 for every round.
     """
 
     prompt: str | list[Any]
@@ -67,6 +69,7 @@ class Generate:
     raw: bool = False
     thinking: bool | None = None
     fresh: bool = False
+    glance_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +263,8 @@ def _matches(value: Any, hint: Any) -> bool:
         return value in typing.get_args(hint)
     if hint in (None, type(None)):
         return value is None
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, origin or hint)
@@ -274,6 +279,7 @@ def _describe(hint: Any) -> str:
     names = {
         str: "text",
         int: "a whole number",
+        float: "a number",
         bool: "true or false",
         type(None): "null",
         list: "a list",

@@ -25,7 +25,7 @@ from dartree_tui.garbage import leave_alone_what_exists
 from dartree_tui.hangup import CHECK_SECONDS, keyboard, leave
 from dartree_tui.history import History
 from dartree_tui.notices import refusal
-from dartree_tui.pace import Pace, cores, on_these_cores, share_of
+from dartree_tui.pace import Pace, cores, share_of
 from dartree_tui.screens.keys import APP_BINDINGS
 from dartree_tui.screens.main import MainScreen
 from dartree_tui.settings import Settings, save_settings
@@ -195,10 +195,9 @@ class DartreeApp(App[None]):
             if self._in_terminal and not self.is_headless:  # elsewhere others share the process
                 leave_alone_what_exists()
         running = self.client.status == "busy" and not self.client.stepping
-        device = str(self.client.models.get("device") or "cpu")
-        here = on_these_cores(getattr(self.client.engine, "command", ()), device)
-        self._blink(not (running and here))
-        if not self.pace.due(limited=running and here and not main.wanted and not whole):
+        limited = running and self.client.shares_cores
+        self._blink(not limited)
+        if not self.pace.due(limited=limited and not main.wanted and not whole):
             return
         with self.batch_update():  # one arrangement of the screen a frame, not one a widget
             for screen in self.screen_stack:

@@ -7,6 +7,7 @@ all other methods ask for something and return at once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from dartree_tui.engines.replay import ReplayEngine
 from dartree_tui.jobs import Done
 from dartree_tui.line import Line
 from dartree_tui.notices import Status
+from dartree_tui.pace import glance_seconds, on_these_cores
 from dartree_tui.recall import Recall, recall_text
 from dartree_tui.settings import Settings
 from dartree_tui.store import Turn, models_of
@@ -140,7 +142,11 @@ class Client(Line):
             return False
         self.conversation.say(text)
         self.status = "busy"
-        request = Generate(self.conversation.prompt(), config=self.config.to_dict())
+        request = Generate(
+            self.conversation.prompt(),
+            config=self.config.to_dict(),
+            glance_seconds=glance_seconds(self.shares_cores),
+        )
         turns = len(self.store.turns)
         self._send(request, lambda reply: self._answered(reply, text, turns))
         return True
@@ -172,9 +178,18 @@ class Client(Line):
             return self._refuse("The last answer is whole; there is nothing to go on with.")
         self.store.going_on = turn
         self.status = "busy"
-        request = request_for(self.store, turn, self.settings.decode.max_new_tokens)
+        request = replace(
+            request_for(self.store, turn, self.settings.decode.max_new_tokens),
+            glance_seconds=glance_seconds(self.shares_cores),
+        )
         self._send(request, lambda reply: self._went_on(reply, turn))
         return True
+
+    @property
+    def shares_cores(self) -> bool:
+        """True when the worker decodes on the cores that draw."""
+        device = str(self.models.get("device") or "cpu")
+        return on_these_cores(getattr(self.engine, "command", ()), device)
 
     @property
     def reading(self) -> bool:

@@ -22,7 +22,7 @@ SPARE = 0.1
 MOST = 0.03
 """Seconds of work that can be saved up, so that a question is answered at once."""
 
-LONGEST = 0.9
+LONGEST = 1.4
 """Seconds after which a frame is due whatever it costs: a view must not look dead."""
 
 
@@ -44,6 +44,16 @@ def on_these_cores(command: Sequence[str], device: str) -> bool:
     """
     elsewhere = bool(command) and os.path.basename(command[0]) in _ELSEWHERE
     return device == "cpu" and not elsewhere
+
+
+def glance_seconds(shared: bool) -> float:
+    """Seconds between two rounds that are worth following as they grow; 0 for every round.
+
+    Args:
+        shared: Whether a worker decodes on the cores that draw: with none to spare, frames are
+            so far apart that they show one round of many.
+    """
+    return LONGEST if shared and share_of(cores()) <= SHARE else 0.0
 
 
 def cores() -> int:
@@ -101,7 +111,7 @@ WORDS_EVERY = 0.25
 """Seconds between two writings of text and figures while something decodes: text that changes
 height makes the whole screen be arranged anew."""
 
-TIGHT_WORDS_EVERY = 1.8
+TIGHT_WORDS_EVERY = 2.7
 """The same where frames are drawn on credit: text is most of what a frame costs."""
 
 

@@ -21,6 +21,7 @@ def grow(
     cache: DraftCache,
     tree: TreeConfig,
     depth: int,
+    enough: int | None = None,
 ) -> Supertree:
     """The tree that `method` grows on a block, on the host.
 
@@ -35,11 +36,14 @@ def grow(
         cache: The conversation's draft cache.
         tree: Settings.
         depth: Deepest node wanted, at most `block.num_slots`.
+        enough: See `Builder`; used where a look at the scores costs nothing.
     """
     if drafter.static and drafter.static.owns(cache) and method in RECORDABLE:
         grown = drafter.static.grow(method, block, cache, tree, depth)
         if grown is not None:
             return grown
     at = root.to(block.hidden.device)
-    steps = BUILDERS[method](block, drafter.head, at, drafter.target.embed, tree, depth)
+    if at.device.type != "cpu":
+        enough = None
+    steps = BUILDERS[method](block, drafter.head, at, drafter.target.embed, tree, depth, enough)
     return hosted(finish(steps))

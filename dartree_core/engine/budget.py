@@ -53,6 +53,7 @@ class RoundPlan:
         draft: False to decode plainly.
         depth: Deepest node worth building; None for no opinion.
         width: Nodes per depth worth building; None for no opinion.
+        most: Nodes that may be worth verifying; None for no opinion.
         note: Why not to draft, or "".
         affordable: False when the round may not even try what something else recommends.
     """
@@ -60,6 +61,7 @@ class RoundPlan:
     draft: bool = True
     depth: int | None = None
     width: int | None = None
+    most: int | None = None
     note: str = ""
     affordable: bool = True
 
@@ -202,8 +204,8 @@ class TurnBudget:
             note = f"plain: drafting has been running at {gain:.2f}x plain decoding"
             return RoundPlan(draft=False, note=note)
         depth = min(policy.slots, max(policy.heights, default=3) + 1)
-        width = min(12, max(4, max(policy.sizes, default=8)))
-        return RoundPlan(True, depth, width)
+        largest = max(policy.sizes, default=8)
+        return RoundPlan(True, depth, min(12, max(4, largest)), most=2 * max(4, largest))
 
     def size(self, path_logp: Sequence[float]) -> tuple[int, float]:
         """How many nodes to verify, of candidates in the order they would be kept.

@@ -107,6 +107,7 @@ class Round:
         self.round = 0
         self.expected: float | None = None
         self.allowed = 0
+        self._telling = False
         self._policy = policy
         self._coupling = coupling
         self._grafter = grafter
@@ -131,6 +132,7 @@ class Round:
         """One round: yields stage events if asked for, returns the round's result."""
         self._pass_through()
         self.tree = self.session.take_retuned() or self.tree
+        self._telling = self.config.stages and self.session.watched()
         laps = Laps()
         start = self.session.cache.length
         root = torch.tensor(self.answer.token_ids[-1:])
@@ -149,11 +151,11 @@ class Round:
             visible=plan.visible,
             taps=taps,
         )
-        show = self.config.stages or self.config.detail == "full"
+        show = self._telling or self.config.detail == "full"
         argmax = None if out.choice is None else self.target.fetch(out.choice)
         verdict = walk(plan, out.logits, self.chooser, argmax=argmax, every_row=show)
         laps.lap("verify")
-        if self.config.stages and self.drafting:
+        if self._telling and self.drafting:
             yield TreeVerified(
                 self.turn,
                 self.round,
@@ -209,13 +211,21 @@ class Round:
             )
         laps.lap("draft")
         depth = min(reach, block.num_slots)
-        if self.config.stages:
+        if self._telling:
             build, at = BUILDERS[self.config.method], root.to(block.hidden.device)
             steps = build(block, self.drafter.head, at, self.target.embed, settings, depth)
             tree = hosted((yield from self._narrate(block, steps, laps)))
         else:
-            cache = self.session.draft_cache
-            tree = grow(self.drafter, self.config.method, block, root, cache, settings, depth)
+            tree = grow(
+                self.drafter,
+                self.config.method,
+                block,
+                root,
+                self.session.draft_cache,
+                settings,
+                depth,
+                self._enough(outlook),
+            )
         if self.grafting:
             tree = yield from self._graft(tree, block, reach, laps)
         policy = self.policy
@@ -225,11 +235,18 @@ class Round:
         elif self.config.method in CHAINS:
             self.allowed = block.num_slots  # as long as its block, whatever a tree may have
         laps.lap("tree_build")
-        if self.config.stages:
+        if self._telling:
             yield TreePruned(self.turn, self.round, tree.kept.tolist())
             self._pass_through()
             laps.resume()
         return tree
+
+    def _enough(self, outlook: RoundPlan) -> int | None:
+        """Nodes that a tree nobody looks at may be grown for, or None to grow all of it: full
+        detail is about what was pruned, and copied text may be worth following deeper."""
+        if self.config.detail == "full" or self._promising():
+            return None
+        return self.tree.limit if outlook.most is None else outlook.most
 
     def _read_text(self, root: Tensor) -> None:
         """Have the index hold the context and the root; rounds keep it up to date."""
@@ -250,7 +267,7 @@ class Round:
             tree, self.session.lookup, opinion, limit=self.tree.limit, reach=reach
         )
         laps.lap("tree_build")
-        if self.config.stages and grafted is not tree:
+        if self._telling and grafted is not tree:
             for depth in range(1, int(grafted.depth.max()) + 1):
                 self._pass_through()
                 count = int((grafted.depth == depth).sum())

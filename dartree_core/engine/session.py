@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class Session:
     Attributes:
         turn: Turns started so far.
         lookup: Where the text has been before, for rounds that graft; they bring it up to date.
+        watched: Asked before a round whether anybody follows it; where settings want stages told,
+            those of other rounds are not.
     """
 
     def __init__(self, target: Target, drafter: Drafter | None) -> None:
@@ -35,6 +37,7 @@ class Session:
         self.pending: Tensor | None = None
         self.turn = 0
         self.lookup = SuffixIndex()
+        self.watched: Callable[[], bool] = lambda: True
         self._cancelled = False
         self._retuned: TreeConfig | None = None
 

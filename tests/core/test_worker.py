@@ -229,6 +229,31 @@ def test_a_held_decoder_steps_by_stage_and_by_round(loaded: Child) -> None:
     assert loaded.quiet()
 
 
+def test_a_reader_that_rarely_looks_hears_of_few_stages(loaded: Child) -> None:
+    def drafted_before_the_end() -> list[int]:
+        rounds = []
+        while (record := loaded.record())["kind"] != "TurnFinished":
+            if record["kind"] == "BlockDrafted":
+                rounds.append(record["round"])
+        return rounds
+
+    generate(loaded, 40, config={"stages": True}, fresh=True, glance_seconds=3600)
+    assert drafted_before_the_end() == [0]
+    loaded.reply("generate")
+
+    loaded.send("pause")
+    generate(loaded, 40, config={"stages": True}, fresh=True, glance_seconds=3600)
+    loaded.until("PrefillDone")
+    for number in range(3):  # whoever holds the decoder looks at all it does
+        loaded.send("step", by="stage")
+        assert loaded.until("BlockDrafted")["round"] == number
+        loaded.send("step", by="round")
+        loaded.until("RoundDone")
+    loaded.send("resume")
+    # One more round may have begun while the decoder was held.
+    assert len(drafted_before_the_end()) <= 1
+
+
 def test_a_held_turn_can_be_cancelled(loaded: Child) -> None:
     loaded.send("pause")
     generate(loaded, 400)

@@ -31,7 +31,7 @@ REQUESTS = [
     Load(id=1, bundle="demo", target="somewhere", device="cuda:1", trust_remote_code=True),
     Generate("why?", id="a", config={"method": "ar"}, raw=True, thinking=False),
     Generate([{"role": "user", "content": "why?"}], fresh=True),
-    Generate([1, 2, 3]),
+    Generate([1, 2, 3], glance_seconds=1.4),
     Pause(),
     Resume(id=0),
     Step(by="round"),

@@ -34,6 +34,7 @@ class Builder(Protocol):
         embed: Embed,
         tree: TreeConfig,
         max_depth: int,
+        enough: int | None = None,
     ) -> Steps:
         """Yield levels, return the tree.
 
@@ -45,5 +46,8 @@ class Builder(Protocol):
             tree: Settings.
             max_depth: Deepest node wanted, at most `block.num_slots`; the turn may need fewer
                 tokens than a block proposes.
+            enough: Nodes that will be verified at most, where nobody looks at the others: a
+                builder that prunes may stop once this many are better than anything deeper
+                could be. None for the whole supertree.
         """
         ...

@@ -22,6 +22,7 @@ def dflash(
     embed: Embed,
     tree: TreeConfig,
     max_depth: int,
+    enough: int | None = None,
 ) -> Steps:
     """Builder: the likeliest token of every slot, uncorrected (arXiv 2602.06036)."""
     logp, rows = torch.log_softmax(block.base_logits[:max_depth], dim=-1).max(dim=-1)
@@ -39,6 +40,7 @@ def domino(
     embed: Embed,
     tree: TreeConfig,
     max_depth: int,
+    enough: int | None = None,
 ) -> Steps:
     """Builder: slot by slot the likeliest token given the chain so far (arXiv 2605.29707).
 

@@ -79,10 +79,14 @@ def pruned(
     embed: Embed,
     tree: TreeConfig,
     max_depth: int,
+    enough: int | None = None,
 ) -> Steps:
     """Builder: W nodes at every depth, then the best `budget` of the supertree."""
     width = min(tree.width, _expansion(block, head, tree))
-    grown = yield from _grow(block, head, root, embed, tree, max_depth, lambda depth, nodes: width)
+    ample = None if enough is None else _Ample(min(enough, tree.limit), tree.depth_bonus)
+    grown = yield from _grow(
+        block, head, root, embed, tree, max_depth, lambda depth, nodes: width, ample
+    )
     grown.depth_bonus = tree.depth_bonus
     grown.prune(tree.limit)
     return grown
@@ -95,6 +99,7 @@ def fixed(
     embed: Embed,
     tree: TreeConfig,
     max_depth: int,
+    enough: int | None = None,
 ) -> Steps:
     """Builder: `budget` nodes spread evenly over the depths, all verified."""
 
@@ -118,12 +123,13 @@ def _grow(
     tree: TreeConfig,
     max_depth: int,
     quota: Callable[[int, int], int],
+    ample: _Ample | None = None,
 ) -> Steps:
     """Expand the frontier depth by depth.
 
     `quota(depth, nodes)` says how many nodes the next level may have, given the levels and
-    nodes so far; 0 ends the tree. Only what selects nodes happens here; `_join` works out their
-    columns for all levels together.
+    nodes so far; 0 ends the tree, and so does `ample` when nothing deeper matters. Only what
+    selects nodes happens here; `_join` works out their columns for all levels together.
     """
     branch = _expansion(block, head, tree)
     slots = _Slots.of(block, head, tree, branch, max_depth)
@@ -143,11 +149,41 @@ def _grow(
         sure.extend(slots.shared[depth], states, parent)
         yield partial(_last, root, slots, picks[:])
         nodes += count
+        if ample is not None and ample.after(path):
+            break
         if depth + 1 < max_depth:
             states = head.follow(states.index_select(0, parent), token, embed, slots.shared[depth])
     grown = _join(root, slots, picks)
     grown.confidence = sure.column
     return grown
+
+
+class _Ample:
+    """Tells when no deeper node can be among the best.
+
+    Path scores do not rise along a path, so with `depth_bonus <= 0` no key below the frontier
+    exceeds that of its best node.
+
+    Args:
+        enough: Nodes wanted.
+        depth_bonus: Of the pruning keys.
+    """
+
+    def __init__(self, enough: int, depth_bonus: float) -> None:
+        self._enough, self._bonus = enough, depth_bonus
+        self._depth = 0
+        self._best: Tensor | None = None
+
+    def after(self, path: Tensor) -> bool:
+        """A level was selected: its path scores `[q]`, in descending order."""
+        self._depth += 1
+        keys = path + self._bonus * self._depth if self._bonus else path
+        best = keys if self._best is None else torch.cat((self._best, keys))
+        if len(best) > self._enough:
+            best = best.topk(self._enough).values
+        self._best = best
+        # NaN compares false: what overflowed is grown to its end.
+        return len(best) == self._enough and bool(best[-1] >= keys[0])
 
 
 def _select(path: Tensor, logp: Tensor, count: int, branch: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -179,22 +215,22 @@ class _Slots:
     """Per slot, the tokens that may be proposed and what all parents of a depth share.
 
     Attributes:
-        rows: int64 `[K, C]`, vocabulary rows in descending order of base logit.
+        rows: int64, vocabulary rows `[C]` in descending order of base logit, a slot each.
         tokens: Their target ids, a slot each.
-        base: float32 `[K, C]`, their base logits.
+        base: float32, a slot's base logits `[C]` each.
         logp: float32 `[K, C]`, their marginal log-probabilities: within the candidate set for
             corrected slots, over the whole vocabulary for uncorrected ones.
-        shared: What the head prepared.
+        shared: What the head prepared, a slot each.
         prefix_len: First slots that stay uncorrected.
         branch: Most children of one parent; uncorrected slots have no more candidates.
         scale: Of corrections.
     """
 
-    rows: Tensor
+    rows: tuple[Tensor, ...]
     tokens: tuple[Tensor, ...]
-    base: Tensor
+    base: tuple[Tensor, ...]
     logp: Tensor
-    shared: Tensor
+    shared: tuple[Tensor, ...]
     prefix_len: int
     branch: int
     scale: float | Tensor
@@ -213,8 +249,17 @@ class _Slots:
             whole = torch.log_softmax(logits[first], dim=-1)
             logp[first] = whole.gather(1, rows[first]).clamp_(max=0)
         tokens = block.vocabulary.to_target(rows).unbind()
-        shared = head.prepare(block.hidden[:depths])
-        return cls(rows, tokens, base, logp, shared, head.prefix_len, branch, block.scale)
+        shared = head.prepare(block.hidden[:depths]).unbind()
+        return cls(
+            rows.unbind(),
+            tokens,
+            base.unbind(),
+            logp,
+            shared,
+            head.prefix_len,
+            branch,
+            block.scale,
+        )
 
     def score(self, head: CorrectionHead, slot: int, states: Tensor) -> Tensor:
         """Log-probabilities `[F, C]` of a slot's candidates given parents' states, or
@@ -226,13 +271,17 @@ class _Slots:
         if slot < self.prefix_len:
             return self.logp[slot : slot + 1, : self.branch]
         correction = head.correct(self.shared[slot], states, self.rows[slot]).float()
-        corrected = self.base[slot] + self.scale * correction
+        if isinstance(self.scale, Tensor):
+            correction = self.scale * correction
+            corrected = self.base[slot] + correction
+        else:
+            corrected = torch.add(self.base[slot], correction, alpha=self.scale)
         return torch.log_softmax(corrected, dim=-1).clamp_(max=0)
 
     def rows_of(self, pick: _Pick, frontier: int) -> Tensor:
         """A pick's scores with a row for each of `frontier` parents and all candidates' columns."""
         scores = pick.logp.expand(frontier, -1)
-        missing = self.rows.shape[1] - scores.shape[1]
+        missing = len(self.rows[0]) - scores.shape[1]
         return F.pad(scores, (0, missing), value=float("-inf")) if missing else scores
 
     def candidates(self, depths: int) -> list[Tensor]:

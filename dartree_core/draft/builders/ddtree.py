@@ -27,6 +27,7 @@ def ddtree(
     embed: Embed,
     tree: TreeConfig,
     max_depth: int,
+    enough: int | None = None,
 ) -> Steps:
     """Builder: the `budget` likeliest prefixes under independent marginals.
 

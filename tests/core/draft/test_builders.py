@@ -123,6 +123,38 @@ def test_dartree_equals_a_derivation_node_by_node(tree: dict[str, Any], prefix: 
     assert {paths[i] for i in ours.kept.tolist()[1:]} == set(best)
 
 
+@given(
+    seed=st.integers(0, 999),
+    enough=st.integers(1, 40),
+    width=st.integers(1, 8),
+    bonus=st.sampled_from([0.0, -0.2, -3.0]),
+    sharpness=st.sampled_from([0.0, 0.5, 2.0, 8.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_growth_stops_only_where_nothing_deeper_is_kept(
+    seed: int, enough: int, width: int, bonus: float, sharpness: float
+) -> None:
+    block = block_of(sharpness * logits(6, seed=seed))
+    config = TreeConfig(budget=enough, width=width, depth_bonus=bonus)
+    grow = BUILDERS["dartree"]
+    whole = finish(grow(block, domino(), ROOT, embed, config, 6))
+    short = finish(grow(block, domino(), ROOT, embed, config, 6, enough))
+    assert torch.equal(short.kept, whole.kept)
+    assert torch.equal(short.token, whole.token[: len(short.token)])
+    assert torch.equal(short.path_logp, whole.path_logp[: len(short.token)])
+
+
+def test_growth_does_stop() -> None:
+    """Guards the test above."""
+    config = TreeConfig(budget=4, width=8, depth_bonus=0.0)
+    block = block_of(0.3 * logits(6))
+    tree = finish(BUILDERS["dartree"](block, NoHead(), ROOT, embed, config, 6, 4))
+    assert int(tree.depth.max()) < 6
+    nan = block_of(torch.full((6, SIZE), float("nan")))
+    tree = finish(BUILDERS["dartree"](nan, NoHead(), ROOT, embed, config, 6, 4))
+    assert int(tree.depth.max()) == 6
+
+
 def test_the_correction_is_what_tells_the_trees_apart() -> None:
     """Guards the test above: with this head the path matters."""
     block = block_of(logits(4))
@@ -284,13 +316,13 @@ def test_domino_state_is_torchs_own_gru() -> None:
 
 
 @pytest.mark.parametrize("reduced", [False, True])
-def test_a_tabulated_head_grows_the_same_tree(reduced: bool) -> None:
+def test_a_lean_head_grows_the_same_tree(reduced: bool) -> None:
     """The table replaces a product of the same numbers, whatever the vocabulary's order."""
     ids = torch.randperm(64, generator=torch.Generator().manual_seed(4))[:SIZE]
     block = block_of(logits(6), ids if reduced else None)
     plain, tabled = domino(1), domino(1)
-    tabled.tabulate(block.vocabulary.target_ids(ROOT.device), embed)
-    trees = [built("dartree", block, head, budget=20, width=6) for head in (plain, tabled)]
+    lean = tabled.lean(block.vocabulary.target_ids(ROOT.device), embed, "dense")
+    trees = [built("dartree", block, head, budget=20, width=6) for head in (plain, lean)]
     assert torch.equal(trees[0].token, trees[1].token)
     assert torch.equal(trees[0].parent, trees[1].parent)
     assert torch.equal(trees[0].kept, trees[1].kept)
@@ -298,11 +330,10 @@ def test_a_tabulated_head_grows_the_same_tree(reduced: bool) -> None:
 
 
 def test_a_table_that_would_be_too_large_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dartree_core.draft.heads import domino as module
+    from dartree_core.draft.heads import lean_domino as module
 
     monkeypatch.setattr(module, "_MOST_BYTES", 10)
-    head = domino()
-    head.tabulate(torch.arange(SIZE), embed)
+    head = domino().lean(torch.arange(SIZE), embed, "dense")
     state = head.root_state(ROOT, embed(ROOT))
     token = torch.tensor([5])
     assert torch.equal(head.follow(state, token, embed), head.advance(state, token, embed(token)))

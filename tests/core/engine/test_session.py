@@ -416,3 +416,17 @@ def test_impossible_block_size_is_refused_when_retuned() -> None:
     with pytest.raises(ConfigError, match="block_size 99"):
         session.retune(TreeConfig(block_size=99))
     assert ids(session, A) == fresh(A)
+
+
+@pytest.mark.parametrize("bonus", [0.0, -0.4])
+def test_what_is_verified_does_not_depend_on_who_looks(bonus: float) -> None:
+    """At basic detail nobody sees what was pruned, so not all of it is grown."""
+    basic = CONFIG.with_changes(budget=3, depth_bonus=bonus, max_new_tokens=40)
+    trees = [
+        [done.tree for done in tiny.rounds(tiny.events(decoder(), A, config))]
+        for config in (basic, basic.with_changes(detail="full"), basic.with_changes(stages=True))
+    ]
+    kept = [[[t for t, k in zip(x.token, x.kept, strict=True) if k] for x in run] for run in trees]
+    assert kept[0] == kept[1] == kept[2]
+    sizes = [sum(len(tree) for tree in run) for run in trees]
+    assert sizes[0] < sizes[1] == sizes[2]
