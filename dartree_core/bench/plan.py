@@ -192,12 +192,14 @@ class Plan:
         datasets: Name to rows.
         temperatures: Of the target.
         base: Settings all variants share.
+        repeats: Times each variant decodes a prompt; the pass of median time counts.
     """
 
     variants: Sequence[Variant]
     datasets: Mapping[str, Sequence[Row]]
     temperatures: Sequence[float]
     base: DecodeConfig
+    repeats: int = 1
 
     def units(self) -> Iterator[tuple[str, Row, float]]:
         """What is decoded, in order: one prompt of every dataset, then the next of each, so that

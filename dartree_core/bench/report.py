@@ -89,6 +89,7 @@ def build(
             "sampling": {k: v for k, v in base["sampling"].items() if k != "temperature"},
             "max_new_tokens": base["max_new_tokens"],
             "ignore_eos": base["ignore_eos"],
+            "repeats": plan.repeats,
         },
         "datasets": {
             name: {"rows": len(rows_), "source": sources[name]}
@@ -122,8 +123,8 @@ def row(
           where nothing speculated. `acceptance_length_q1`, `_q3`: quartiles over prompts.
         - `tokens_per_round`: emitted tokens over all rounds, plain ones included.
         - `speedup`: median over prompts of AR's decoding time per token over the method's, with
-          quartiles; `speedup_total`: the same of the sums over prompts;
-          `speedup_with_prefill`: the median with prefill counted.
+          quartiles; `speedup_lowest`: of the prompt that gains least; `speedup_total`: the same
+          of the sums over prompts; `speedup_with_prefill`: the median with prefill counted.
         - `tokens_per_second`: all decoded tokens over all decoding time, and `_median`, `_q1`,
           `_q3` over prompts; `tokens_per_second_with_prefill`: all tokens over all time.
         - `identical`: share of outputs equal to AR's, of the `compared` ones; the others
@@ -212,8 +213,10 @@ def _speedups(pairs: Sequence[tuple[Sample, Sample | None]]) -> dict[str, Any]:
     ours_n = sum(s.decode_tokens for s, _ in timed)
     plain_n = sum(p.decode_tokens for _, p in timed)
     total = ratio(plain_s * ours_n, ours_s * plain_n)
+    found = [ratio(p.seconds_per_token, s.seconds_per_token) for s, p in timed]
     return {
-        **spread("speedup", (ratio(p.seconds_per_token, s.seconds_per_token) for s, p in timed)),
+        **spread("speedup", found),
+        "speedup_lowest": min((x for x in found if x is not None), default=None),
         "speedup_total": total,
         **spread(
             "speedup_with_prefill",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -143,32 +143,51 @@ class Bench:
 
     def _case(self, index: int, dataset: str, row: Row, temperature: float) -> Case:
         """All variants on one prompt. One that fails does not keep the others from it."""
-        samples: dict[str, Sample] = {}
-        prompts: dict[str, list[Prompt]] = {}
-        for variant in self.plan.rotated(index):
-            config = variant.config(self.plan.base, temperature)
-            sample = samples[variant.key] = Sample(variant.key)
-            try:
-                prompts[variant.key], sample.turns = converse(
-                    self.asker, self.speakers[variant.key], row, config
-                )
-            except Stopped:
-                raise
-            except Exception as error:
-                sample.error = _words(error)
+        passes: dict[str, list[_Pass]] = {v.key: [] for v in self.plan.variants}
+        for again in range(self.plan.repeats):
+            for variant in self.plan.rotated(index + again):
+                config = variant.config(self.plan.base, temperature)
+                made = _Pass(Sample(variant.key))
+                passes[variant.key].append(made)
+                try:
+                    made.prompts, made.sample.turns = converse(
+                        self.asker, self.speakers[variant.key], row, config
+                    )
+                except Stopped:
+                    raise
+                except Exception as error:
+                    made.sample.error = _words(error)
+        samples = {key: _typical([made.sample for made in found]) for key, found in passes.items()}
         plain = samples[self.plan.variants[0].key]
         for variant in self.plan.variants:
             sample = samples[variant.key]
             config = variant.config(self.plan.base, temperature)
             if sample.turns and plain.turns and _comparable(variant, config):
-                self.stop.check()
-                sample.divergence = compare(
-                    self.target, prompts[variant.key], sample.turns, plain.turns, config
-                )
+                # What any pass said counts, whichever is timed.
+                for made in passes[variant.key]:
+                    self.stop.check()
+                    sample.divergence = sample.divergence or compare(
+                        self.target, made.prompts, made.sample.turns, plain.turns, config
+                    )
                 sample.identical = sample.divergence is None
             if sample.turns:
                 sample.quality = score(row, sample.turns[-1].text, run_code=self.run_code)
         return Case(dataset, row.id, temperature, [samples[v.key] for v in self.plan.variants])
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One answer of a variant, and the prompts it was given."""
+
+    sample: Sample
+    prompts: list[Prompt] = field(default_factory=list)
+
+
+def _typical(samples: Sequence[Sample]) -> Sample:
+    """The one of median decoding time; one that failed, if any did."""
+    failed = next((sample for sample in samples if sample.error), None)
+    ranked = sorted(samples, key=lambda sample: sample.decode_s)
+    return failed or ranked[(len(ranked) - 1) // 2]
 
 
 def _comparable(variant: Variant, config: DecodeConfig) -> bool:
@@ -199,6 +218,7 @@ def journal_header(
         "variants": [v.key for v in plan.variants],
         "temperatures": list(plan.temperatures),
         "settings": plan.base.to_dict(),
+        "repeats": plan.repeats,
         "datasets": dict(sources),
         "asking": dict(asking),
         **models,

@@ -15,7 +15,7 @@ _NAME_WIDTH, _CELL_WIDTH = 24, 16
 _EXPLANATION = (
     "τ is the mean acceptance length: tokens a drafting round emits, the bonus token included. "
     "Speedups are medians over prompts against AR, measured beside them through the same code, "
-    "decoding only; then their quartiles, medians with prefill, and outputs equal to AR's."
+    "decoding only; then the lowest, quartiles, medians with prefill, and outputs equal to AR's."
 )
 
 
@@ -90,7 +90,7 @@ def _detail_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     scored = [row for row in rows if row["quality"] is not None]
     for name in ("data set", "method"):
         table.add_column(name, no_wrap=True)
-    for name in ("tok/s", "quartiles", "+prefill", "as AR", "failed"):
+    for name in ("tok/s", "lowest", "quartiles", "+prefill", "as AR", "failed"):
         table.add_column(name, justify="right", no_wrap=True)
     if scored:
         table.add_column("right", justify="right", no_wrap=True)
@@ -100,6 +100,7 @@ def _detail_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["dataset"] if row["dataset"] != before else "",
             row["variant"],
             number(row["tokens_per_second"], 1),
+            times(row.get("speedup_lowest")),
             f"{number(row['speedup_q1'])}–{number(row['speedup_q3'])}×",
             times(row["speedup_with_prefill"]),
             _same(row),

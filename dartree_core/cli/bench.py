@@ -151,6 +151,14 @@ def bench(
             rich_help_panel=_RUN,
         ),
     ] = False,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Decode each prompt so often by every method; the pass of median time counts.",
+            rich_help_panel=_RUN,
+        ),
+    ] = 1,
     max_minutes: Annotated[
         float | None,
         typer.Option(min=0, help="Begin no prompt after this time.", rich_help_panel=_RUN),
@@ -232,7 +240,7 @@ def bench(
     if decoder.drafter is None and methods is None:
         wanted = wanted[:1]
     base = opt.decode_config(decoder, **sampling)
-    plan = Plan(wanted, {d.name: d.rows for d in data}, temperatures, base)
+    plan = Plan(wanted, {d.name: d.rows for d in data}, temperatures, base, repeat)
     asking = {"raw": raw, "thinking": thinking, "system": system}
     run = prepare(decoder, plan, asking, lambda: _peer_source(models, assistant))
     run.run_code = run_code

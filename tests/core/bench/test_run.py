@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,47 @@ def test_methods_take_turns_at_going_first(make: Make, monkeypatch: pytest.Monke
     assert warm_up == ("ar", "ddtree", "dartree")
     assert [order[0] for order in measured] == ["ar", "ddtree", "dartree"]
     assert all(set(order) == {"ar", "ddtree", "dartree"} for order in measured)
+
+
+def test_of_several_passes_the_median_one_counts(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: dict[str, list[float]] = {}
+
+    def timed(asker: Any, speaker: Any, row: Row, config: Any) -> Any:
+        prompts, turns = converse(asker, speaker, row, config)
+        passed = times.setdefault(config.method, [])
+        passed.append((3.0, 1.0, 2.0)[len(passed) % 3])
+        return prompts, [replace(turns[0], decode_s=passed[-1])]
+
+    bench = make(["dartree"], data={"x": [Row("one", (), (5, 17, 3))]})
+    bench.plan = replace(bench.plan, repeats=3)
+    monkeypatch.setattr(Bench, "_warm_up", lambda self, row: None)
+    monkeypatch.setattr(loop, "converse", timed)
+    (case,) = bench.run()
+    assert times == {"ar": [3.0, 1.0, 2.0], "dartree": [3.0, 1.0, 2.0]}
+    assert [sample.decode_s for sample in case.samples] == [2.0, 2.0]
+    assert all(sample.identical for sample in case.samples)
+
+
+def test_every_pass_is_compared(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def lying(asker: Any, speaker: Any, row: Row, config: Any) -> Any:
+        prompts, turns = converse(asker, speaker, row, config)
+        calls.append(config.method)
+        slow = replace(turns[0], decode_s=9.0 + len(calls))
+        if calls.count("dartree") == 2 and config.method == "dartree":
+            slow = replace(slow, token_ids=[*slow.token_ids[:2], slow.token_ids[2] ^ 1])
+        return prompts, [slow]
+
+    bench = make(["dartree"], data={"x": [Row("one", (), (5, 17, 3))]})
+    bench.plan = replace(bench.plan, repeats=3)
+    monkeypatch.setattr(Bench, "_warm_up", lambda self, row: None)
+    monkeypatch.setattr(loop, "converse", lying)
+    (case,) = bench.run()
+    assert [sample.identical for sample in case.samples] == [True, False]
+    assert case.samples[1].divergence
 
 
 def test_a_prompt_that_fails_is_reported_and_the_rest_measured(make: Make) -> None:
