@@ -100,9 +100,8 @@ def corpus(
         digest = describe_target(models.target)
         quick = answerer(models.target)
         done = collect(quick, models.tokenizer, rows, out, settings, progress, digest)
-    typer.echo(
-        f"{out}: {done.of} shards; {done.answers:,} answers and {done.tokens:,} tokens made now."
-    )
+    shards = "1 shard" if done.of == 1 else f"{done.of} shards"
+    typer.echo(f"{out}: {shards}; {done.answers:,} answers and {done.tokens:,} tokens made now.")
     if done.skipped:
         typer.echo(f"Left out: {done.skipped} prompts over {max_prompt_tokens} tokens.")
 
