@@ -71,10 +71,26 @@ def _states(parent: list[int], kept: list[bool], hits: set[int]) -> list[State]:
 
 def target_logps(plan: VerifyPlan, logits: Tensor) -> Tensor:
     """Log-probability of every row given its path, float32 `[n + 1]`, 0 for the root."""
-    parents, token = plan.parent.clamp(min=0).to(logits.device), plan.token.to(logits.device)
-    own = logits[parents, token] - logits.logsumexp(dim=-1)[parents]
+    parents, token = plan.parent.clamp(min=0), plan.token.to(logits.device)
+    # Most rows are leaves, which score nobody.
+    scored, place = torch.unique(parents, return_inverse=True)
+    norm = logits[scored.to(logits.device)].logsumexp(dim=-1)[place.to(logits.device)]
+    own = logits[parents.to(logits.device), token] - norm
     own[0] = 0.0
     return own
+
+
+def _ranks(logits: Tensor, parents: Tensor, own: Tensor) -> Tensor:
+    """Rank, from 1, of the logits `own` `[m]` in the rows `parents` of `logits`: int64 `[m]`."""
+    if logits.device.type != "cpu":
+        return (logits[parents] > own[:, None]).sum(-1) + 1
+    # A copy of every node's row would take longer than the comparisons.
+    rows = logits.unbind()
+    above = [
+        torch.count_nonzero(rows[parent] > score)
+        for parent, score in zip(parents.tolist(), own.unbind(), strict=True)
+    ]
+    return torch.stack(above) + 1
 
 
 def _target_columns(
@@ -82,8 +98,7 @@ def _target_columns(
 ) -> dict[str, Any]:
     logp = target_logps(plan, logits)
     parents, token = plan.parent.clamp(min=0).to(logits.device), plan.token.to(logits.device)
-    own = logits[parents, token]
-    rank = (logits[parents] > own[:, None]).sum(-1) + 1
+    rank = _ranks(logits, parents, logits[parents, token])
     coverage = torch.zeros_like(logp).index_add_(0, parents[1:], logp[1:].exp())
     columns: dict[str, list[Any]] = {
         "target_logp": [float("nan")] * nodes,

@@ -151,9 +151,8 @@ class Round:
             visible=plan.visible,
             taps=taps,
         )
-        show = self._telling or self.config.detail == "full"
         argmax = None if out.choice is None else self.target.fetch(out.choice)
-        verdict = walk(plan, out.logits, self.chooser, argmax=argmax, every_row=show)
+        verdict = walk(plan, out.logits, self.chooser, argmax=argmax, every_row=self._telling)
         laps.lap("verify")
         if self._telling and self.drafting:
             yield TreeVerified(

@@ -82,7 +82,7 @@ def walk(
         chooser: The target's choices.
         argmax: int64 `[n + 1]` on the host, each row's argmax where it is known already.
         every_row: Choose at every row, for display; else a row is only asked when reached,
-            unless all of them cost one argmax.
+            unless the argmax of all of them is one wait for an accelerator.
     """
     token: list[int] = plan.token.tolist()
     parent: list[int] = plan.parent.tolist()
@@ -92,7 +92,8 @@ def walk(
     for i, p in enumerate(parent):
         paths.append([*paths[p], token[i]] if i else [])
     choice = [-1] * len(token)
-    if chooser.plain_argmax or every_row:
+    at_once = chooser.plain_argmax and (argmax is not None or logits.device.type != "cpu")
+    if at_once or every_row:
         positions = [start + len(path) + 1 for path in paths]
         if argmax is None or not chooser.plain_argmax:
             argmax = chooser.choose(logits, positions, paths)
