@@ -2,10 +2,13 @@
 
     python benchmarks/view_cost.py                     # about two minutes on two cores
     python benchmarks/view_cost.py --methods ar --pairs 8 --size 80x24
+    python benchmarks/view_cost.py --against worker    # the drawing alone
 
-Two workers with the same models and settings, trees in full detail, answer the same question in
-turn. One is driven over its pipes by a program that reads and forgets; the other belongs to a
-real `dartree-tui` in a pseudo-terminal, which is stopped while it is not its turn. Both workers
+Two workers with the same models answer the same question in turn. One is driven over its pipes by
+a program that reads and forgets, with the detail `dartree run` decodes with: rounds as they end,
+without what the target thought of their nodes. With `--against worker` it tells as much as the
+app asks for: trees in full detail, the stages of some. The other worker belongs to a real
+`dartree-tui` in a pseudo-terminal, which is stopped while it is not its turn. Both workers
 time themselves, from the end of the prefill to the end of the turn. Exits with 1 when the app
 costs more than the limit, and with 3 when the machine was too busy to tell. POSIX only; CPU
 seconds need Linux's /proc.
@@ -31,7 +34,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from dartree_tui.pace import glance_seconds
+
+if TYPE_CHECKING:
+    from dartree_core.config import DecodeConfig
 
 QUESTION = "Write a long story about a lighthouse keeper and a storm, with many details."
 LIMIT = 0.05
@@ -131,12 +139,13 @@ class Headless:
         self._process.stdin.write(json.dumps({"op": op, "id": 1, **fields}).encode() + b"\n")
         self._process.stdin.flush()
 
-    def turn(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """One answer, in a conversation of its own."""
+    def turn(self, config: DecodeConfig) -> dict[str, Any]:
+        """One answer, in a conversation of its own; stages are told as seldom as to the app."""
         messages = [{"role": "user", "content": QUESTION}]
         self._send("reset")
         self.journal.next("reset")
-        self._send("generate", prompt=messages, config=dict(config))
+        glance = glance_seconds(shared=True)
+        self._send("generate", prompt=messages, config=config.to_dict(), glance_seconds=glance)
         note = self.journal.next("turn")
         self.journal.next("generate")
         return note
@@ -245,7 +254,9 @@ def measure(method: str, options: argparse.Namespace) -> list[tuple[dict[str, An
     with tempfile.TemporaryDirectory(prefix="view-cost-") as folder:
         home = Path(folder)
         env = environment(home, method, options)
-        config = load_settings(home / "none.toml", env).decode.to_config().to_dict()
+        config = load_settings(home / "none.toml", env).decode.to_config()
+        if options.against == "headless":
+            config = config.with_changes(stages=False, detail="basic")
         commands = [
             [sys.executable, str(Path(__file__).resolve()), "--as-worker", str(home / name)]
             for name in ("headless", "watched")
@@ -257,7 +268,9 @@ def measure(method: str, options: argparse.Namespace) -> list[tuple[dict[str, An
                 note = side.journal.next("load")
                 if not note["ok"]:
                     raise SystemExit(f"The models do not load: {note['message']}")
-            bare.turn({**config, "max_new_tokens": 8})  # the app's first turn is part of its cost
+            bare.turn(
+                config.with_changes(max_new_tokens=8)
+            )  # the app's first turn is part of its cost
             time.sleep(0.5)
             app.stop()
             return list(_pairs(bare, app, config, options))
@@ -267,7 +280,7 @@ def measure(method: str, options: argparse.Namespace) -> list[tuple[dict[str, An
 
 
 def _pairs(
-    bare: Headless, app: Watched, config: Mapping[str, Any], options: argparse.Namespace
+    bare: Headless, app: Watched, config: DecodeConfig, options: argparse.Namespace
 ) -> Iterator[tuple[dict[str, Any], ...]]:
     deadline = time.monotonic() + options.seconds
     for i in range(options.pairs):
@@ -333,6 +346,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="stop after so long, each")
     parser.add_argument("--tokens", type=int, default=160, help="length of an answer")
     parser.add_argument("--budget", type=int, default=12, help="nodes of a tree")
+    parser.add_argument(
+        "--against", choices=("headless", "worker"), default="headless", help="compared with what"
+    )
     parser.add_argument("--size", type=_size, default=(120, 40), help="the terminal's, 120x40")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each worker")
     parser.add_argument("--as-worker", metavar="JOURNAL", help=argparse.SUPPRESS)
