@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dartree_core.cli import options as opt
-from dartree_core.cli.output import Format, print_json, progress_bars
-from dartree_core.config import METHODS, Method
+from dartree_core.cli.output import progress_bars
+from dartree_core.cli.train_eval import evaluate
+from dartree_core.cli.train_models import TrainModels
 from dartree_core.errors import ConfigError
 from dartree_core.parallel.world import World
 from dartree_core.train.recipe import PRESETS, Recipe, preset
-
-if TYPE_CHECKING:
-    from dartree_core.models.target import Target
-    from dartree_core.train.corpus import Corpus
-    from dartree_core.train.evaluate import Row, Variant
-    from dartree_core.train.measure import Accuracy
 
 INTERRUPTED = 130
 
@@ -81,7 +74,7 @@ def corpus(
         thinking=thinking,
     )
     choice = opt.ModelChoice(bundle, target, "none", device, dtype, trust_remote_code)
-    models = _Models.load(choice)
+    models = TrainModels.load(choice)
     if models.tokenizer is None:
         raise ConfigError(
             "This target has no tokenizer, so it cannot read prompts.",
@@ -176,7 +169,7 @@ def drafter(
     first = Start.parse(start)
     where = World.here().device(device)
     choice = opt.ModelChoice(bundle, target, "none", where, dtype, trust_remote_code)
-    models = _Models.load(choice, in_parts=shard_target)
+    models = TrainModels.load(choice, in_parts=shard_target)
     tokenizer = models.tokenizer
     world = join(models.target.device)
     if cache is None and settings.features.cache_gb > 0:
@@ -200,172 +193,7 @@ def drafter(
         raise SystemExit(INTERRUPTED)
 
 
-@app.command("eval")
-def evaluate(
-    draft: Annotated[
-        str | None, typer.Argument(metavar="[DRAFTER]", help="Folder or hub id; the bundle's own.")
-    ] = None,
-    prompts: Annotated[
-        list[Path] | None,
-        typer.Option("--prompts", help="Decode these for real (JSON Lines); repeatable."),
-    ] = None,
-    held_out: Annotated[
-        list[Path] | None,
-        typer.Option("--held-out", help="Corpus for accuracy per slot; repeatable."),
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", help="Repeatable; all drafting ones.")
-    ] = None,
-    budget: Annotated[
-        list[int] | None, typer.Option("--budget", help="Repeatable; 16 and 64.")
-    ] = None,
-    temperature: Annotated[
-        list[float] | None, typer.Option("--temperature", help="Repeatable; 0.")
-    ] = None,
-    depth_bonus: Annotated[
-        float, typer.Option("--depth-bonus", help="Added per depth when pruning.")
-    ] = 0.0,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Most prompts of each file.")
-    ] = 20,
-    max_new_tokens: opt.MaxNewTokens = 128,
-    seed: Annotated[int, typer.Option("--seed", help="Of sampling.")] = 0,
-    bundle: opt.Bundle = "demo",
-    target: opt.Target = None,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "auto",
-    trust_remote_code: opt.TrustRemoteCode = False,
-    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TEXT,
-    save: Annotated[
-        Path | None, typer.Option("--save", help="Also write the figures as JSON.")
-    ] = None,
-    debug: opt.Debug = False,
-) -> None:
-    """Measure a drafter: accuracy per slot on held-out answers, acceptance in real decoding."""
-    if not prompts and not held_out:
-        raise ConfigError(
-            "There is nothing to measure on.",
-            "Give --held-out CORPUS for accuracy, --prompts FILE for real decoding, or both.",
-        )
-    methods = _methods(method or [m for m in METHODS if m != "ar"])
-    budgets = budget or [16, 64]
-    from dartree_core.train.corpus import read_corpus
-    from dartree_core.train.prompts import read_prompts
-
-    rows = read_prompts(prompts, limit=limit) if prompts else []
-    answers = read_corpus(held_out).usable() if held_out else None
-    from dartree_core.train import evaluate as ev
-
-    wanted = ev.variants(methods, budgets)
-    ev.check(wanted, temperature or [0.0], depth_bonus, max_new_tokens)
-    choice = opt.ModelChoice(bundle, target, draft, device, dtype, trust_remote_code)
-    accuracy = None
-    found: list[Row] = []
-    if answers is not None:
-        accuracy, forced = _forced(choice, answers, wanted, depth_bonus)
-        found += forced
-    if rows:
-        decoder = choice.load()
-        if decoder.drafter is None:
-            raise _no_drafter()
-        with progress_bars() as bars:
-            for heat in temperature or [0.0]:
-                found += ev.decoded_rows(
-                    decoder,
-                    rows,
-                    wanted,
-                    heat,
-                    max_new_tokens=max_new_tokens,
-                    depth_bonus=depth_bonus,
-                    seed=seed,
-                    progress=lambda what, done, of: bars(what, done, of, "steps"),
-                )
-    report = ev.to_json(found, accuracy)
-    if save is not None:
-        save.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if output is Format.JSON:
-        print_json(report)
-        return
-    from rich.console import Console
-
-    from dartree_core.train.tables import acceptance_table, accuracy_table
-
-    console = Console()
-    if accuracy is not None:
-        console.print(accuracy_table(accuracy))
-    console.print(acceptance_table(found))
-
-
-@dataclass(frozen=True, slots=True)
-class _Models:
-    """A target as transformers loads it, whose layers can be read and copied.
-
-    Attributes:
-        target: The target.
-        tokenizer: Its tokenizer, or None.
-        draft: The drafter's folder, or None.
-    """
-
-    target: Target
-    tokenizer: Any | None
-    draft: Path | None
-
-    @classmethod
-    def load(cls, choice: opt.ModelChoice, *, in_parts: bool = False) -> _Models:
-        from dartree_core.bundles import resolve
-        from dartree_core.models import load_target, load_tokenizer, pick_device, pick_dtype
-        from dartree_core.parallel.frozen import load_frozen
-
-        place = pick_device(choice.device)
-        # Half precision is no gain here on a CPU: training multiplies in bfloat16 by itself.
-        name = "float32" if choice.dtype == "auto" and place.type == "cpu" else choice.dtype
-        precision = pick_dtype(name, place)
-        with progress_bars() as progress:
-            found = resolve(
-                choice.bundle,
-                target=choice.target,
-                draft=choice.draft,
-                trust_remote_code=choice.trust_remote_code,
-                progress=progress,
-            )
-            progress(f"loading {found.target.label}", 0, 0, "steps")
-            target = (load_frozen if in_parts else load_target)(
-                found.target.path,
-                device=place,
-                dtype=precision,
-                trust_remote_code=choice.trust_remote_code,
-                label=found.target.label,
-                revision=found.target.revision,
-            )
-        tokenizer = load_tokenizer(found.target.path, trust_remote_code=choice.trust_remote_code)
-        return cls(target, tokenizer, found.draft.path if found.draft else None)
-
-
-def _forced(
-    choice: opt.ModelChoice, answers: Corpus, wanted: Sequence[Variant], depth_bonus: float
-) -> tuple[Accuracy, list[Row]]:
-    from dartree_core.draft import load_drafter
-    from dartree_core.train import evaluate as ev
-
-    models = _Models.load(choice)
-    if models.draft is None:
-        raise _no_drafter()
-    drafter = load_drafter(models.draft, models.target)
-    with progress_bars() as bars:
-        bars("held-out answers", 0, 0, "steps")
-        return ev.held_out(
-            drafter,
-            answers,
-            wanted,
-            depth_bonus,
-            lambda what, done, of: bars(what, done, of, "steps"),
-        )
-
-
-def _no_drafter() -> ConfigError:
-    return ConfigError(
-        "There is no drafter to measure.", "Name its folder: dartree train eval FOLDER"
-    )
+app.command("eval")(evaluate)
 
 
 def _recipe(given: str | None, changes: list[str], out: Path | None) -> Recipe:
@@ -395,14 +223,3 @@ def _changes(texts: list[str]) -> dict[str, dict[str, Any]]:
             parsed = value
         out.setdefault(section.strip(), {})[name.strip()] = parsed
     return out
-
-
-def _methods(names: list[str]) -> list[Method]:
-    known = {m for m in METHODS if m != "ar"}
-    wrong = [name for name in names if name not in known]
-    if wrong:
-        raise ConfigError(
-            f"There is no drafting method {', '.join(wrong)}.",
-            f"Choose from: {', '.join(m for m in METHODS if m != 'ar')}.",
-        )
-    return [m for name in names for m in METHODS if m == name]
