@@ -172,11 +172,13 @@ class DartreeApp(App[None]):
     async def _take_and_paint(self, whole: bool) -> None:
         if not self.is_running or not self.screen_stack:
             return
+        self._ticks += 1
+        if self.pace.tight and self._ticks % 3 and not (whole or self.main.wanted):
+            return  # frames are a second apart: looking at what came need not happen ten times
         now = time.perf_counter()
         seconds, self._last_tick = now - self._last_tick, now
         behind = self.behind
         self.client.pump(0.06 if behind else 0.03)
-        self._ticks += 1
         if behind and self._ticks % 6:
             return  # a long trace is being read: rather get on than draw what is gone at once
         while self.client.notices:
