@@ -20,7 +20,9 @@ from dartree_core.draft.dflash import DFlashBackbone, DraftLayer, RMSNorm
 from dartree_core.draft.rounding import DraftKernels
 from dartree_core.draft.spec import DraftSpec
 from dartree_core.models import kernels
+from dartree_core.models.arithmetic import rms_norm
 from dartree_core.models.kernels import Linear
+from dartree_core.models.rope import rotate
 
 MOST_NEW = 48
 """New context rows that a block's pass takes along; more, as after a prompt, go first."""
@@ -31,31 +33,15 @@ def supports(spec: DraftSpec) -> bool:
     return not spec.conv_taps
 
 
-class _Norm:
-    """A root-mean-square norm in half as many operations, equal up to rounding."""
-
-    __slots__ = ("_floor", "_weight")
-
-    def __init__(self, norm: RMSNorm) -> None:
-        size = norm.weight.numel()
-        self._weight = norm.weight.detach() * size**0.5
-        self._floor = torch.tensor((norm.eps * size) ** 0.5).to(self._weight)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Same shape as `x`."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x.div(torch.hypot(length, self._floor)).mul_(self._weight)
-
-
 @dataclass(slots=True)
 class _Layer:
-    attention_norm: _Norm
+    attention_norm: RMSNorm
     q: nn.Module
     kv: Linear
-    q_norm: _Norm
-    k_norm: _Norm
+    q_norm: RMSNorm
+    k_norm: RMSNorm
     out: nn.Module
-    mlp_norm: _Norm
+    mlp_norm: RMSNorm
     gate_up: Linear
     down: nn.Module
 
@@ -72,7 +58,6 @@ class LeanBackbone:
     def __init__(self, backbone: DFlashBackbone, chosen: DraftKernels) -> None:
         self._backbone = backbone
         self._spec = backbone.spec
-        self._norm, self._context_norm = _Norm(backbone.norm), _Norm(backbone.hidden_norm)
         self._layers = [self._take(layer, chosen.block) for layer in backbone.layers]
         kernels.pack(backbone.layers, chosen.block)
         kernels.pack(backbone, chosen.context)
@@ -85,13 +70,13 @@ class LeanBackbone:
         assert isinstance(layer, DraftLayer)
         attention, mlp = layer.self_attn, layer.mlp
         return _Layer(
-            attention_norm=_Norm(layer.input_layernorm),
+            attention_norm=layer.input_layernorm,
             q=attention.q_proj,
             kv=kernels.fuse(attention, ("k_proj", "v_proj"), kernel),
-            q_norm=_Norm(attention.q_norm),
-            k_norm=_Norm(attention.k_norm),
+            q_norm=attention.q_norm,
+            k_norm=attention.k_norm,
             out=attention.o_proj,
-            mlp_norm=_Norm(layer.post_attention_layernorm),
+            mlp_norm=layer.post_attention_layernorm,
             gate_up=kernels.fuse(mlp, ("gate_proj", "up_proj"), kernel),
             down=mlp.down_proj,
         )
@@ -126,27 +111,25 @@ class LeanBackbone:
         new, n = len(context), len(x)
         cos, sin = self._factors(cache.length, new + n)
         for i, layer in enumerate(self._layers):
-            h = layer.attention_norm(x)
+            h = _normed(layer.attention_norm, x)
             rows = torch.cat((context, h)) if new else h
             keys, values = cache.place(i, *self._keys_values(layer, rows, cos, sin))
-            q = _rotate(layer.q_norm(self._heads(layer.q(h))), cos[new:], sin[new:])
+            q = rotate(_normed(layer.q_norm, self._heads(layer.q(h))), cos[new:], sin[new:])
             mask = masks[i] if masks else None
             x = x + layer.out(self._attend(q, keys, values, mask))
-            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
+            gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         cache.length += new
-        return self._norm(x)
+        return _normed(self._backbone.norm, x)
 
     def _encode(self, features: Tensor) -> Tensor:
         """As `DFlashBackbone.encode_context`."""
-        return self._context_norm(self._backbone.fc(features))
+        return _normed(self._backbone.hidden_norm, self._backbone.fc(features))
 
     def _factors(self, start: int, count: int) -> tuple[Tensor, Tensor]:
-        """Rotary factors of `count` positions from `start`, for `_rotate`."""
-        rope, half = self._backbone.rope, self._spec.head_dim // 2
-        sin = rope.sin[start : start + count].clone()
-        sin[:, :half].neg_()
-        return rope.cos[start : start + count], sin
+        """Rotary factors of `count` positions from `start`, as views of the tables."""
+        rope = self._backbone.rope
+        return rope.cos[start : start + count], rope.sin[start : start + count]
 
     def _heads(self, x: Tensor) -> Tensor:
         """`[n, heads * D]` to `[heads, n, D]`."""
@@ -156,7 +139,7 @@ class LeanBackbone:
         self, layer: _Layer, rows: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor]:
         k, v = self._heads(layer.kv(rows)).chunk(2)
-        return _rotate(layer.k_norm(k), cos, sin), v
+        return rotate(_normed(layer.k_norm, k), cos, sin), v
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """`[heads, n, D]` queries to `[n, heads * D]`."""
@@ -171,8 +154,5 @@ class LeanBackbone:
         return out.view(heads, n, dim).transpose(0, 1).reshape(n, heads * dim)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """As `models.rope.rotate`, with the first half of `sin` negated instead of `x`'s."""
-    half = x.shape[-1] // 2
-    turned = torch.cat((x[..., half:], x[..., :half]), dim=-1)
-    return torch.addcmul(x * cos, turned, sin)
+def _normed(norm: RMSNorm, x: Tensor) -> Tensor:
+    return rms_norm(x, norm.weight, norm.eps)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dartree_core.models import kernels
-from dartree_core.models.arithmetic import Arithmetic
+from dartree_core.models.arithmetic import Arithmetic, rms_norm
 from dartree_core.models.buckets import MOST_ROWS
 from dartree_core.models.graphs import Graphs, wanted
 from dartree_core.models.kernels import Linear
@@ -272,8 +272,10 @@ class LeanTarget(Target):
         parts = qkv.view(n, heads + 2 * kv, self.head_dim).transpose(0, 1)
         q, k, v = torch.split(parts, [heads, kv, kv])
         if layer.norms is not None:
-            q, k = (self._normed(x, w) for x, w in zip((q, k), layer.norms, strict=True))
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+            q, k = (rms_norm(x, w, self.eps) for x, w in zip((q, k), layer.norms, strict=True))
+            return rotate(q, cos, sin), rotate(k, cos, sin), v
+        q, k = torch.split(rotate(parts[: heads + kv], cos, sin), [heads, kv])
+        return q, k, v
 
     def attention(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attended rows `[n, heads * D]`.
@@ -298,9 +300,6 @@ class LeanTarget(Target):
         angle = torch.cat((angle, angle), dim=-1)
         scale = self._rope_scale
         return (angle.cos() * scale).to(self.dtype), (angle.sin() * scale).to(self.dtype)
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, self.eps)
 
     def _mask(self, visible: Tensor | None, n: int, start: int) -> Tensor | None:
         """Boolean `[group * n, start + n]`, or None where a single row sees everything."""

@@ -46,7 +46,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Apply rotary factors to `[..., heads, n, head_dim]` (halves layout, as in Llama)."""
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
+    return torch.addcmul(x * cos, turned, sin)
 
 
 def _frequencies(
