@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from dartree_core.config import TreeConfig
 from dartree_core.draft.drafter import BlockDraft, DraftCache, Drafter
 from dartree_core.draft.lookup import SuffixIndex
+from dartree_core.engine.pending import Pending
 from dartree_core.models.kv_cache import KVCache
 from dartree_core.models.target import Target
 
@@ -34,7 +34,7 @@ class Session:
         self.cache: KVCache = target.new_cache()
         self.draft_cache: DraftCache | None = drafter.new_cache() if drafter else None
         self.ids: list[int] = []
-        self.pending: Tensor | None = None
+        self.pending = Pending()
         self.turn = 0
         self.lookup = SuffixIndex()
         self.watched: Callable[[], bool] = lambda: True
@@ -103,13 +103,14 @@ class Session:
         self.ids.extend(tokens)
         if features is not None and continuous:
             new = features[rows]
-            self.pending = new if self.pending is None else torch.cat((self.pending, new))
+            self.pending.append(new)
 
     def encode_pending(self) -> None:
         """Bring the drafter's context up to date with the target's."""
-        if self.drafter is not None and self.draft_cache is not None and self.pending is not None:
-            self.drafter.extend(self.pending, self.draft_cache)
-            self.pending = None
+        waiting = self.pending.joined
+        if self.drafter is not None and self.draft_cache is not None and waiting is not None:
+            self.drafter.extend(waiting, self.draft_cache)
+            self.pending.clear()
 
     def draft(self, root: Tensor, block_size: int | None) -> BlockDraft:
         """A block behind everything committed, whether the drafter has read it yet or not.
@@ -120,10 +121,11 @@ class Session:
         """
         assert self.drafter is not None
         assert self.draft_cache is not None
-        if self.pending is not None and not self.drafter.merges(self.pending, self.draft_cache):
+        waiting = self.pending.joined
+        if waiting is not None and not self.drafter.merges(waiting, self.draft_cache):
             self.encode_pending()
-        block = self.drafter.draft(root, self.draft_cache, block_size, self.pending)
-        self.pending = None
+        block = self.drafter.draft(root, self.draft_cache, block_size, self.pending.joined)
+        self.pending.clear()
         return block
 
     def crop(self, length: int) -> None:
@@ -133,13 +135,11 @@ class Session:
         if self.draft_cache is None:
             return
         known = self.draft_cache.length
-        if self.pending is not None:
-            self.pending = self.pending[: length - known] if length > known else None
+        self.pending.crop(length - known)
         self.draft_cache.crop(length)
 
     def _covered(self) -> int:
         """Positions whose features the drafter has, encoded or pending."""
         if self.draft_cache is None:
             return 0
-        pending = 0 if self.pending is None else len(self.pending)
-        return self.draft_cache.length + pending
+        return self.draft_cache.length + len(self.pending)

@@ -40,8 +40,8 @@ def test_two_rounds(path: Any) -> None:
     rounds = sorted({name.split("_")[0] for name in tensors.files})
     for name in rounds:
         want = {k.removeprefix(f"{name}_"): tensors[k] for k in tensors.files if k.startswith(name)}
-        assert session.pending is not None
-        np.testing.assert_allclose(session.pending, want["target_hidden"], **CLOSE)
+        assert session.pending.joined is not None
+        np.testing.assert_allclose(session.pending.joined, want["target_hidden"], **CLOSE)
         session.encode_pending()
         assert session.draft_cache is not None
         start = session.cache.length

@@ -129,7 +129,7 @@ def test_a_long_prompt_is_read_in_chunks_and_its_features_do_not_pile_up(
 
     def forward(self: Any, tokens: Any, cache: Any, **options: Any) -> Any:
         passes.append(len(tokens))
-        waiting.append(0 if session.pending is None else len(session.pending))
+        waiting.append(len(session.pending))
         return original(self, tokens, cache, **options)
 
     monkeypatch.setattr("dartree_core.engine.decoder.PREFILL_CHUNK", 64)
