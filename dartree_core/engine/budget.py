@@ -39,6 +39,9 @@ _TRUST = 0.5
 varies less from round to round, what came is unbiased."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 6, 48
 """Plain rounds between two tries, doubling while they fail."""
+_FEWEST = 2
+"""Nodes that a draft must be able to pay for: one for fewer is thrown away, and with it what was
+saved up for a try worth its name."""
 _UNKNOWN_DRAFT = 0.25
 """Plain steps that a draft is taken to cost before one was timed."""
 _TIMED = 9
@@ -196,7 +199,8 @@ class TurnBudget:
     def plan(self) -> RoundPlan:
         """Decide on the next round before anything is drafted."""
         policy = self._policy
-        if policy.draft_ms > self._allowance.left * policy.step_ms:
+        nodes_ms = max(0.0, policy.costs(1 + _FEWEST) - policy.costs(1))
+        if policy.draft_ms + nodes_ms > self._allowance.left * policy.step_ms:
             note = "plain: drafting has lost what it may lose for now"
             return RoundPlan(draft=False, note=note, affordable=False)
         gain = self.gain

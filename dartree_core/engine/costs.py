@@ -84,6 +84,11 @@ class PassCosts:
             near = {low: 1 - share, high: share}
         for n, weight in near.items():
             self._ms[n] *= 1 + fresh * weight * (factor - 1)
+        # No pass takes longer than one over more rows: where estimates say so, the smaller one
+        # was interrupted, and drafting would look free.
+        most = math.inf
+        for n in reversed(self._rows):
+            most = self._ms[n] = min(self._ms[n], most)
 
     def to_dict(self) -> dict[str, float]:
         """Rows (as text) to milliseconds."""
