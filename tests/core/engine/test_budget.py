@@ -76,6 +76,16 @@ def test_a_turn_without_means_does_not_draft() -> None:
     assert "may lose" in policy.turn(8).plan().note
 
 
+def test_a_turn_saves_up_for_a_try_that_can_win() -> None:
+    costs = {1: 10.0, 3: 12.0, 65: 74.0}
+    policy = BudgetPolicy(PassCosts(costs), slots=7)
+    policy.timed(0.0, 4.5)  # 0.45 plain steps, of the 0.48 that this turn may lose
+    assert not policy.turn(24).plan().draft
+    roomy = BudgetPolicy(PassCosts(costs | {3: 10.1}), slots=7)
+    roomy.timed(0.0, 4.5)
+    assert roomy.turn(24).plan().draft
+
+
 def test_a_losing_turn_pauses_and_tries_again() -> None:
     budget = turn(FLAT)
     lost: dict[str, Any] = {"tokens": 1, "rows": 2, "height": 1, "draft_ms": 0.3, "verify_ms": 10.0}

@@ -38,6 +38,13 @@ def test_costs_follow_what_is_observed() -> None:
     assert once(1) < 12.0
 
 
+def test_interrupted_passes_do_not_make_more_rows_look_cheaper() -> None:
+    costs = PassCosts({1: 10.0, 3: 12.0, 9: 20.0})
+    for _ in range(12):
+        costs.observe(1, 80.0)
+        assert costs(1) <= costs(3) <= costs(9)
+
+
 def test_measured_costs_are_remembered(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tiny.trained("tied").target
     memory = Memory(tmp_path / "measured.json")
