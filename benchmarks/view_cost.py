@@ -268,9 +268,8 @@ def measure(method: str, options: argparse.Namespace) -> list[tuple[dict[str, An
                 note = side.journal.next("load")
                 if not note["ok"]:
                     raise SystemExit(f"The models do not load: {note['message']}")
-            bare.turn(
-                config.with_changes(max_new_tokens=8)
-            )  # the app's first turn is part of its cost
+            # The app's first turn is part of its cost.
+            bare.turn(config.with_changes(max_new_tokens=8))
             time.sleep(0.5)
             app.stop()
             return list(_pairs(bare, app, config, options))
