@@ -58,7 +58,7 @@ class Chooser:
         Returns:
             int64 `[r]`.
         """
-        return self.perturbed(logits, positions, paths).argmax(dim=-1)
+        return argmax(self.perturbed(logits, positions, paths))
 
     def perturbed(
         self, logits: Tensor, positions: Sequence[int], paths: Sequence[Sequence[int]]
@@ -93,6 +93,14 @@ class Chooser:
         longest = max(len(row) for row in rows)
         filled = [row + row[:1] * (longest - len(row)) for row in rows]
         return torch.tensor(filled, device=self.device)
+
+
+def argmax(scores: Tensor) -> Tensor:
+    """Place of the largest score of each row `[r, V]`, the first of equals: int64 `[r]`."""
+    if scores.device.type != "cpu":
+        return scores.argmax(dim=-1)
+    # On a CPU NumPy is several times as fast as PyTorch.
+    return torch.from_numpy(scores.numpy().argmax(axis=-1))
 
 
 def _processors(sampling: SamplingConfig) -> list[Any]:
