@@ -62,7 +62,7 @@ def corpus(
     rows = read_prompts(prompts, limit=limit)
     from dartree_core.train.collect import Collected, CollectSettings, collect
     from dartree_core.train.features import describe_target
-    from dartree_core.train.generate import answerer
+    from dartree_core.train.quick import answerer
 
     settings = CollectSettings(
         temperatures=tuple(temperature) if temperature else CollectSettings().temperatures,

@@ -70,15 +70,19 @@ def drafter_config(shape: ShapeRecipe, target: Target, mask_token_id: int) -> di
     return config
 
 
-def draft_vocabulary(corpus: Corpus, size: int, target: Target) -> torch.Tensor | None:
+def draft_vocabulary(
+    corpus: Corpus, size: int, target: Target, known: torch.Tensor | None = None
+) -> torch.Tensor | None:
     """Sorted ids of the `size` most frequent answer tokens, int64; None for all tokens.
 
-    Special tokens that end an answer always belong; ties go to the smaller id.
+    Special tokens that end an answer always belong, and so do those that are `known` to a
+    drafter trained before; ties go to the smaller id.
     """
     if size == 0:
         return None
     counts = corpus.token_counts(target.vocab_size)
-    counts[list(end_tokens(target))] = counts.max(initial=0) + 1
+    always = list(end_tokens(target)) + ([] if known is None else known.tolist())
+    counts[always] = counts.max(initial=0) + 1
     order = np.argsort(-counts, kind="stable")[:size]
     return torch.from_numpy(np.sort(order).astype(np.int64))
 

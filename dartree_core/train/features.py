@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from dartree_core.models.lean import Layer, LeanTarget
 from dartree_core.models.target import Target
 from dartree_core.parallel.frozen import FrozenTarget
 from dartree_core.parallel.tables import whole
@@ -67,6 +69,11 @@ class FeatureSource:
         self.taps = tuple(taps)
         self.dtype = dtype
         self._store = _Store.open(self, cache, limit) if cache is not None and limit > 0 else None
+        self._quick: LeanTarget | None = None
+
+    def hasten(self, quick: LeanTarget) -> None:
+        """Compute states with `quick` from now on: the same weights on the lean path."""
+        self._quick = quick
 
     @property
     def joint(self) -> bool:
@@ -95,20 +102,20 @@ class FeatureSource:
 
     def compute(self, sample: Sample) -> Features:
         """One teacher-forced pass over a sample."""
-        found, last = self._pass(torch.from_numpy(sample.tokens).to(self.target.device))
-        context = torch.cat([found[i].float() for i in self.taps], dim=-1)
-        final = last.float()
-        halves = [x.clamp(-_HALF_MAX, _HALF_MAX).to(torch.float16) for x in (context, final)]
+        found = self._pass(torch.from_numpy(sample.tokens).to(self.target.device))
+        halves = [x.float().clamp(-_HALF_MAX, _HALF_MAX).to(torch.float16) for x in found]
         return Features(*halves)
 
-    def _pass(self, tokens: Tensor) -> tuple[dict[int, Tensor], Tensor]:
-        """Tapped outputs by layer and the normed final states, `[t, H]` each."""
+    def _pass(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Tapped outputs `[t, taps * H]` and the normed final states `[t, H]`."""
         # Inference mode would leave tensors that autograd may not save, and sharded parts that the
         # next pass may not write.
         with torch.inference_mode(False), torch.no_grad():
+            if self._quick is not None:
+                return _lean_states(self._quick, tokens, self.taps)
             return self._forward(tokens)
 
-    def _forward(self, tokens: Tensor) -> tuple[dict[int, Tensor], Tensor]:
+    def _forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         target = self.target
         final: list[Tensor] = []
         hook = target.model.get_decoder().register_forward_hook(  # type: ignore[operator]
@@ -120,7 +127,8 @@ class FeatureSource:
                 target.model(input_ids=tokens[None], use_cache=False, logits_to_keep=1)
         finally:
             hook.remove()
-        return found, final[0].to(target.device)
+        context = torch.cat([found[i].float() for i in self.taps], dim=-1)
+        return context, final[0].to(target.device)
 
     def describe(self) -> str:
         """Digest of everything the states depend on."""
@@ -128,6 +136,21 @@ class FeatureSource:
         digest.update(repr((self.taps, str(self.dtype))).encode())
         digest.update(describe_target(self.target).encode())
         return digest.hexdigest()[:16]
+
+
+def _lean_states(target: LeanTarget, tokens: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """One pass from nothing, no keys or values kept: see `FeatureSource._pass`."""
+    n = len(tokens)
+    cos, sin = target.rope_tables(n)
+
+    def attend(index: int, layer: Layer, qkv: Tensor) -> Tensor:
+        q, k, v = (x[None] for x in target.heads(layer, qkv, cos, sin))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out[0].transpose(0, 1).reshape(n, -1)
+
+    final, context = target.decode(target.embed(tokens), attend, taps)
+    assert context is not None
+    return context, final
 
 
 def describe_target(target: Target) -> str:

@@ -8,13 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dartree_core.models import lean
 from dartree_core.models.lean import LeanTarget
 from dartree_core.models.target import Target
 from dartree_core.train.lean_rows import LeanRows
-from dartree_core.train.precision import resolve_precision
-
-_HALF = "onednn-bf16"
+from dartree_core.train.quick import HALF
 
 
 class Rows(Protocol):
@@ -127,27 +124,10 @@ def generate_batch(
         logits = rows.step(chosen)
 
 
-def answerer(target: Target) -> Target:
-    """The quickest form of a target for batches: the lean path where it can be taken, multiplying
-    in bfloat16 where training does. It takes the weights over: `target` cannot run any more.
-    """
-    if not lean.supports(target.config):
-        return target
-    precision = resolve_precision("auto", target.device)
-    half = target.device.type == "cpu" and precision == torch.bfloat16
-    return LeanTarget(
-        target.model,
-        graphs=False,
-        kernel=_HALF if half and target.dtype == torch.float32 else None,
-        label=target.label,
-        revision=target.revision,
-    )
-
-
 def _rows(target: Target, prompts: Sequence[Sequence[int]], most: int) -> Rows:
     if not isinstance(target, LeanTarget):
         return ModelRows(target, prompts)
-    return LeanRows(target, prompts, most, torch.bfloat16 if target.kernel == _HALF else None)
+    return LeanRows(target, prompts, most, torch.bfloat16 if target.kernel == HALF else None)
 
 
 def _choose(logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:

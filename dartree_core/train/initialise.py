@@ -17,6 +17,8 @@ from dartree_core.train.reconstruct import init_from_target
 from dartree_core.train.stream import keyed_generator
 
 _PROBE = 32
+_OUTPUTS = {"embed_proj.2.weight", "embed_proj.2.bias"}
+"""Tensors of the Domino head with a row for each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,12 @@ def input_scales(features: Tensor, target: Target) -> Scales:
 
 
 def initialise(
-    model: TrainableDrafter, start: Start, probe: Tensor, target: Target, seed: int
+    model: TrainableDrafter,
+    start: Start,
+    probe: Tensor,
+    target: Target,
+    vocab_ids: Tensor | None,
+    seed: int,
 ) -> None:
     """Set first weights.
 
@@ -98,22 +105,28 @@ def initialise(
         start: Where they come from.
         probe: See `probe_features`.
         target: The drafter's target.
+        vocab_ids: Sorted target ids of the tokens the model drafts; None for all.
         seed: Of whatever is random.
 
     Raises:
         ConfigError: A drafter to start from has other shapes than the model.
     """
     if start.checkpoint is not None:
-        _copy_drafter(model, start.checkpoint)
+        _copy_drafter(model, start.checkpoint, vocab_ids)
         return
     _randomise(model, keyed_generator(seed, 4))
     if start.kind == "target":
         init_from_target(model, target, probe)
 
 
-def _copy_drafter(model: TrainableDrafter, checkpoint: DraftCheckpoint) -> None:
+def _copy_drafter(
+    model: TrainableDrafter, checkpoint: DraftCheckpoint, vocab_ids: Tensor | None
+) -> None:
     found = {**checkpoint.backbone.state_dict(), **checkpoint.head.state_dict()}
     wanted = model.folded()
+    if checkpoint.spec.draft_vocab_size < model.spec.draft_vocab_size:
+        assert checkpoint.vocab_ids is not None
+        _widen(found, checkpoint.vocab_ids.long(), vocab_ids, model.spec.draft_vocab_size)
     differing = [
         name
         for name in sorted(set(found) | set(wanted))
@@ -132,6 +145,24 @@ def _copy_drafter(model: TrainableDrafter, checkpoint: DraftCheckpoint) -> None:
         # Every row now predicts one token further (or less far), so it should look at the
         # context as the row beside it did: turn the queries by one position.
         model.turn_queries(1 if model.spec.shift_label else -1)
+
+
+def _widen(found: dict[str, Tensor], old: Tensor, new: Tensor | None, size: int) -> None:
+    """Give the head's output rows for a larger vocabulary: new tokens are not corrected yet.
+
+    Args:
+        found: A drafter's tensors; changed.
+        old: Target ids of its rows.
+        new: Sorted target ids of the rows wanted, all of `old` among them; None for every id.
+        size: Number of rows wanted.
+    """
+    old = old.to("cpu")
+    rows = old if new is None else torch.searchsorted(new.to("cpu"), old)
+    for name in _OUTPUTS & found.keys():
+        tensor = found[name]
+        wide = tensor.new_zeros(size, *tensor.shape[1:])
+        wide[rows] = tensor
+        found[name] = wide
 
 
 def _randomise(model: TrainableDrafter, generator: torch.Generator) -> None:

@@ -55,7 +55,8 @@ class ShapeRecipe:
         head_state: GRU state of the head.
         prefix_len: First slots that stay uncorrected.
         shift_label: Row j predicts token j + 1, so that the root row predicts too.
-        draft_vocab: Most frequent tokens the drafter can propose; 0 for the whole vocabulary.
+        draft_vocab: Most frequent tokens the drafter can propose; 0 for the whole vocabulary. More
+            than a drafter trained on had keeps its tokens and adds others.
     """
 
     block_size: int = 8

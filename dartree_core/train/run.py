@@ -29,6 +29,7 @@ from dartree_core.train.initialise import Start, initialise, input_scales, probe
 from dartree_core.train.measure import Accuracy
 from dartree_core.train.model import Tables, TrainableDrafter
 from dartree_core.train.precision import resolve_precision
+from dartree_core.train.quick import in_halves
 from dartree_core.train.recipe import Recipe
 from dartree_core.train.state import Counters, read_counters, read_identity
 from dartree_core.train.trainer import StepReport, Trainer
@@ -170,12 +171,14 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
     probe = probe_features(source)
     model = TrainableDrafter(spec, input_scales(probe, target)).to(target.device)
     if not resumed:
-        initialise(model, inputs.start, probe, target, recipe.run.seed)
+        initialise(model, inputs.start, probe, target, vocab_ids, recipe.run.seed)
     vocabulary = DraftVocabulary.from_checkpoint(
         None if vocab_ids is None else vocab_ids.to(target.device),
         spec.draft_vocab_size,
         target.vocab_size,
     )
+    measured_on = _features(recipe, inputs, held_out, spec) if held_out else None
+    _hasten(target, source, measured_on)
     dtype = resolve_precision(recipe.run.precision, target.device)
     done = read_counters(state_file).step if resumed else 0
     recorder = _Recorder(
@@ -196,7 +199,7 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
         world=world,
         dtype=dtype,
         identity=identity,
-        held_out=_features(recipe, inputs, held_out, spec) if held_out else None,
+        held_out=measured_on,
         record=recorder.record,
         export=recorder.export,
     )
@@ -217,6 +220,17 @@ def _features(recipe: Recipe, inputs: Inputs, corpus: Corpus, spec: DraftSpec) -
     )
 
 
+def _hasten(target: Target, *sources: FeatureSource | None) -> None:
+    """From here on the target only makes features: let it do so in its quickest form."""
+    wanting = [source for source in sources if source is not None]
+    if any(source.dtype != torch.bfloat16 for source in wanting):
+        return
+    quick = in_halves(target)
+    if quick is not None:
+        for source in wanting:
+            source.hasten(quick)
+
+
 def _digest(ids: Tensor | None) -> str:
     return "all" if ids is None else hashlib.sha256(ids.numpy().tobytes()).hexdigest()
 
@@ -233,7 +247,7 @@ def _usable(corpus: Corpus, recipe: Recipe, what: str) -> Corpus:
 
 
 def _design(recipe: Recipe, inputs: Inputs, corpus: Corpus) -> tuple[dict[str, Any], Tensor | None]:
-    """`config.json` and the drafter's vocabulary; a drafter to go on from decides its own."""
+    """`config.json` and the drafter's vocabulary; a drafter to go on from keeps its own."""
     mask = recipe.drafter.mask_token_id
     if mask < 0:
         known = inputs.start.mask_token_id
@@ -242,14 +256,18 @@ def _design(recipe: Recipe, inputs: Inputs, corpus: Corpus) -> tuple[dict[str, A
     config = drafter_config(recipe.drafter, inputs.target, mask)
     if inputs.start.checkpoint is None:
         return config, draft_vocabulary(corpus, recipe.drafter.draft_vocab, inputs.target)
+    rows = inputs.start.vocab_ids
     size = inputs.start.checkpoint.spec.draft_vocab_size
-    if size != config.get("draft_vocab_size", config["vocab_size"]):
+    wanted = config.get("draft_vocab_size", config["vocab_size"])
+    if wanted < size or (rows is None and wanted != size):
         raise ConfigError(
             f"The drafter in {inputs.start.folder} drafts {size} tokens, the recipe "
             f"{recipe.drafter.draft_vocab or 'all'}.",
-            f"Set drafter.draft_vocab to {size}.",
+            f"Set drafter.draft_vocab to {size}{'' if rows is None else ' or more'}.",
         )
-    return config, inputs.start.vocab_ids
+    if wanted == size:
+        return config, rows
+    return config, draft_vocabulary(corpus, recipe.drafter.draft_vocab, inputs.target, rows)
 
 
 def _same_run(ours: dict[str, str], theirs: dict[str, str], out: Path) -> None:

@@ -7,9 +7,10 @@ import torch
 
 from dartree_core.models import Target, load_target
 from dartree_core.models.lean import LeanTarget
-from dartree_core.train.generate import ModelRows, answerer, generate_batch
+from dartree_core.train.generate import ModelRows, generate_batch
 from dartree_core.train.lean_rows import LeanRows
 from dartree_core.train.precision import autocast
+from dartree_core.train.quick import answerer
 from dartree_core.train.stream import keyed_generator
 from tests.core.train.conftest import CHECKPOINTS
 

@@ -37,7 +37,7 @@ class Bench:
         probe = probe_features(source)
         self.tables = Tables(target, vocabulary, torch.float32)
         self.model = TrainableDrafter(self.spec, input_scales(probe, target))
-        initialise(self.model, Start("target"), probe, target, 0)
+        initialise(self.model, Start("target"), probe, target, ids, 0)
         generator = keyed_generator(7)
         with torch.no_grad():
             last = self.model.get_parameter("head.embed_proj.2.weight")

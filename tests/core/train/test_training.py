@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from dartree_core.config import METHODS, DecodeConfig, Method, TreeConfig
+from dartree_core.draft.checkpoint import read_checkpoint
 from dartree_core.draft.drafter import load_drafter
 from dartree_core.engine import Decoder
 from dartree_core.errors import CheckpointError, ConfigError
-from dartree_core.models import Target
+from dartree_core.models import Target, load_target
 from dartree_core.parallel.world import World
 from dartree_core.train.corpus import Corpus, Sample, write_shard
 from dartree_core.train.curve import CurveLog
@@ -241,6 +242,78 @@ def test_training_goes_on_from_a_drafter(
     other = settings(recipe, drafter={"head_state": 16})
     with pytest.raises(ConfigError, match="other shapes"):
         begin(tmp_path / "x", other, target, corpus, start=Start.parse(str(out)))
+
+
+@pytest.mark.parametrize("size", [480, 0], ids=["larger", "whole"])
+def test_a_larger_vocabulary_keeps_what_was_learnt(
+    size: int,
+    trained: tuple[Path, dict[Method, float]],
+    tmp_path: Path,
+    recipe: Recipe,
+    target: Target,
+    corpus: Corpus,
+    held_out: Corpus,
+) -> None:
+    out, _ = trained
+    wider = settings(recipe, drafter={"draft_vocab": size})
+    run = begin(tmp_path, wider, target, corpus, start=Start.parse(str(out)))
+    run.trainer.save()
+    old, new = read_checkpoint(out), read_checkpoint(tmp_path)
+    assert old.vocab_ids is not None
+    if size:
+        assert new.vocab_ids is not None
+        assert set(old.vocab_ids.tolist()) < set(new.vocab_ids.tolist())
+        assert len(new.vocab_ids) == size
+        rows = torch.searchsorted(new.vocab_ids, old.vocab_ids)
+    else:
+        assert new.vocab_ids is None
+        rows = old.vocab_ids.long()
+    before, after = (c.head.state_dict()["embed_proj.2.weight"] for c in (old, new))
+    assert torch.equal(after[rows], before)
+    # What was never drafted is not corrected yet.
+    assert int((after != 0).any(dim=1).sum()) <= len(before)
+    kept = [acceptance(folder, target, held_out, "dartree") for folder in (out, tmp_path)]
+    assert kept[1] >= kept[0] - 0.1
+
+
+def test_a_smaller_vocabulary_is_refused(
+    trained: tuple[Path, dict[Method, float]],
+    tmp_path: Path,
+    recipe: Recipe,
+    target: Target,
+    corpus: Corpus,
+) -> None:
+    smaller = settings(recipe, drafter={"draft_vocab": 256})
+    with pytest.raises(ConfigError, match="drafts 384 tokens") as refused:
+        begin(tmp_path, smaller, target, corpus, start=Start.parse(str(trained[0])))
+    assert "384 or more" in str(refused.value)
+
+
+def test_features_in_bfloat16_take_the_lean_path(
+    tmp_path: Path, recipe: Recipe, target: Target, corpus: Corpus, held_out: Corpus
+) -> None:
+    halves = settings(recipe, features={"precision": "bfloat16"}, run={"steps": 6})
+    folder = CHECKPOINTS / "target_tied"
+
+    def start(name: str) -> Run:
+        own = load_target(folder, device=torch.device("cpu"), dtype=torch.float32)
+        run = begin(tmp_path / name, halves, own, corpus, held_out=held_out)
+        # The run took the weights over.
+        assert own.layers[0].self_attn.q_proj.weight.numel() == 0
+        return run
+
+    run = start("unbroken")
+    whole = losses(run)
+    half = start("resumed")
+    first = losses(half, 3)
+    half.trainer.save()
+    assert first + losses(start("resumed")) == whole
+    exact = FeatureSource(target, corpus, run.trainer.source.taps, torch.float32)
+    for index in (0, 7):
+        ours, theirs = run.trainer.source[index], exact[index]
+        assert not ours.context.is_inference()
+        torch.testing.assert_close(ours.context, theirs.context, rtol=0.05, atol=0.05)
+        torch.testing.assert_close(ours.final, theirs.final, rtol=0.05, atol=0.1)
 
 
 def test_shifting_labels_keeps_later_slots(
