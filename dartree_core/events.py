@@ -91,7 +91,7 @@ class PrefillDone:
 
     Attributes:
         prompt_tokens, reused_tokens: Length of the input; how much of it was in the cache.
-        seconds: Time of the prefill.
+        seconds: Time of the prefill, the drafter's included if the first round drafts.
         ttft: Seconds from the request to the first token.
         first_token: The root of round 0.
         text_delta: Text that became final; `span` are its character offsets in the answer.

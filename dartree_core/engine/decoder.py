@@ -213,7 +213,13 @@ class Decoder:
         try:
             began = time.perf_counter()
             reused = session.begin(prompt.ids, drafting=drafting)
+            budgets = TurnBudgets(self._all_budgets, config, answer.room - 1)
+            rounds = Round(
+                session, config, answer, chooser, turn, budgets, self._coupling, self._grafter
+            )
             root = self._prefill(prompt.ids[reused:], session, drafting, chooser)
+            if rounds.opens_with_a_draft:
+                session.encode_pending()
             answer.emit([root])
             chooser.extend([root])
             now = time.perf_counter()
@@ -227,10 +233,6 @@ class Decoder:
                 first_token=root,
                 text_delta=delta,
                 span=span,
-            )
-            budgets = TurnBudgets(self._all_budgets, config, answer.room)
-            rounds = Round(
-                session, config, answer, chooser, turn, budgets, self._coupling, self._grafter
             )
             while answer.reason is None:
                 done: RoundDone = yield from rounds.run()

@@ -128,6 +128,13 @@ class Round:
         auto = self.drafting and self.tree.budget == "auto"
         return self._policy(self.coupled) if auto else None
 
+    @property
+    def opens_with_a_draft(self) -> bool:
+        """True when the first round is going to draft, as far as can be told before it: reading
+        the prompt for it is work of the prefill."""
+        policy = self.policy
+        return self.drafting and (policy is None or policy.plan().draft)
+
     def run(self) -> Generator[Event, None, RoundDone]:
         """One round: yields stage events if asked for, returns the round's result."""
         self._pass_through()

@@ -148,7 +148,10 @@ def _copy_drafter(
 
 
 def _widen(found: dict[str, Tensor], old: Tensor, new: Tensor | None, size: int) -> None:
-    """Give the head's output rows for a larger vocabulary: new tokens are not corrected yet.
+    """Give the head's output rows for a larger vocabulary.
+
+    Corrections only count against each other, and a trained head may move all of them by much.
+    New tokens get the mean one, which leaves them where they are among the others.
 
     Args:
         found: A drafter's tensors; changed.
@@ -160,7 +163,7 @@ def _widen(found: dict[str, Tensor], old: Tensor, new: Tensor | None, size: int)
     rows = old if new is None else torch.searchsorted(new.to("cpu"), old)
     for name in _OUTPUTS & found.keys():
         tensor = found[name]
-        wide = tensor.new_zeros(size, *tensor.shape[1:])
+        wide = tensor.mean(dim=0).repeat(size, *(1 for _ in tensor.shape[1:]))
         wide[rows] = tensor
         found[name] = wide
 
