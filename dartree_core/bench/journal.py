@@ -97,14 +97,15 @@ class Journal:
     @classmethod
     def _read(cls, path: Path, header: Mapping[str, Any]) -> Journal:
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = path.read_bytes()
+        except OSError as error:
             raise ConfigError(
                 f"There is no run to resume at {path} ({error}).", "Leave --resume out."
             ) from error
-        whole = text[: text.rfind("\n") + 1]
+        # The last line may be cut anywhere, inside a character too.
+        whole = text[: text.rfind(b"\n") + 1]
         # Not splitlines: answers may hold other line separators.
-        lines = whole.split("\n")[:-1]
+        lines = whole.split(b"\n")[:-1]
         try:
             found = json.loads(lines[0])
             cases = [Case.from_dict(json.loads(line)) for line in lines[1:]]
@@ -116,7 +117,7 @@ class Journal:
         _require_same(path, found, {"format": FORMAT, **header})
         if whole != text:
             with path.open("r+b") as file:
-                file.truncate(len(whole.encode()))
+                file.truncate(len(whole))
         return cls(path, cases)
 
     def add(self, case: Case) -> None:

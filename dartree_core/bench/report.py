@@ -10,6 +10,7 @@ from dartree_core.bench.plan import AXES, PEERS, Plan, Variant
 from dartree_core.bench.quality import measure_of
 from dartree_core.bench.records import Case, Sample
 from dartree_core.bench.stats import mean, ratio, rounded, spread
+from dartree_core.config import CHAINS, TreeConfig
 from dartree_core.metrics import RunningMetrics, aggregate
 
 REPORT_FORMAT = 1
@@ -310,6 +311,8 @@ def flags(variant: Variant) -> str:
         else:
             words.append(f"--{option} {value}")
     settings = dict(variant.settings)
+    if variant.method in CHAINS and "budget" not in settings:
+        words.append(f"--budget {TreeConfig().budget}")  # whole blocks; auto would cut them
     if settings.get("budget") == "auto" and "graft" not in settings:
         words.append("--no-graft")  # which `run` would do by default
     return " ".join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dartree_core.bench.journal import MemoryJournal
@@ -48,7 +49,7 @@ def prepare(
         v.key: peers[v.method] if v.is_peer else DecoderSpeaker(decoder, stop) for v in kept
     }
     return Bench(
-        plan=Plan(kept, plan.datasets, plan.temperatures, plan.base),
+        plan=replace(plan, variants=kept),
         asker=asker,
         speakers=speakers,
         target=decoder.target,

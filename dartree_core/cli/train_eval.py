@@ -78,6 +78,8 @@ def evaluate(
 
     wanted = ev.variants(methods, budgets)
     ev.check(wanted, temperature or [0.0], depth_bonus, max_new_tokens)
+    if save is not None and not save.parent.is_dir():
+        raise ConfigError(f"The folder {save.parent} does not exist.", "Create it first.")
     choice = opt.ModelChoice(bundle, target, draft, device, dtype, trust_remote_code)
     accuracy = None
     found: list[Row] = []
@@ -101,11 +103,15 @@ def evaluate(
                     progress=lambda what, done, of: bars(what, done, of, "steps"),
                 )
     report = ev.to_json(found, accuracy)
-    if save is not None:
-        save.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if output is Format.JSON:
         print_json(report)
-        return
+    else:
+        _print_tables(found, accuracy)
+    if save is not None:
+        save.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _print_tables(found: Sequence[Row], accuracy: Accuracy | None) -> None:
     from rich.console import Console
 
     from dartree_core.train.tables import acceptance_table, accuracy_table

@@ -13,7 +13,8 @@ from dartree_core.profile.ceilings import settle
 if TYPE_CHECKING:
     from dartree_core.engine import Decoder
 
-Part: TypeAlias = Literal["target", "draft", "head"]
+Part: TypeAlias = Literal["target", "context", "draft", "head"]
+"""`context` is what a drafter reads before a block, where it does not read both at once."""
 _HEAD_CALLS = ("prepare", "root_state", "advance", "follow", "correct")
 
 
@@ -25,14 +26,12 @@ class Pass:
         part: Whose pass it was.
         rows: Rows of a target pass; 0 elsewhere.
         context: Positions the target held before it.
-        prefill: True where only the last row's logits were asked for.
         ms: Milliseconds, the device's work included.
     """
 
     part: Part
     rows: int
     context: int
-    prefill: bool
     ms: float
 
 
@@ -67,8 +66,7 @@ class Probe:
             finally:
                 self._inside = False
             ms = (time.perf_counter() - began) * 1e3
-            last_only = bool(options.get("last_only"))
-            self._passes.append(Pass(part, rows, context, last_only, ms))
+            self._passes.append(Pass(part, rows, context, ms))
             return result
 
         return run
@@ -92,7 +90,8 @@ def probing(decoder: Decoder) -> Iterator[Probe]:
 
     wrap(decoder.target, "target", "forward")
     if decoder.drafter is not None:
-        wrap(decoder.drafter, "draft", "draft", "extend")
+        wrap(decoder.drafter, "context", "extend")
+        wrap(decoder.drafter, "draft", "draft")
         wrap(decoder.drafter.head, "head", *_HEAD_CALLS)
     try:
         yield probe

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dartree_core.config import DecodeConfig
-from dartree_core.events import STAGES, Event, RoundDone
+from dartree_core.events import STAGES, Event, PrefillDone, RoundDone
 from dartree_core.profile.ceilings import Ceilings, ceilings_of
 from dartree_core.profile.probe import Pass, Probe
 from dartree_core.profile.work import Work, draft_work, target_work
@@ -93,10 +93,12 @@ class Profile:
             plain: True for the latter, whose steps only count as AR steps.
         """
         passes = self._probe.take()
-        self._passes += [p for p in passes if not p.prefill and not (plain and p.rows != 1)]
+        if isinstance(event, PrefillDone):
+            return  # the prompt's passes, of target and drafter, are no round's
+        self._passes += [p for p in passes if not (plain and p.rows != 1)]
         if plain:
             return
-        self._model_ms += sum(p.ms for p in passes if not p.prefill)
+        self._model_ms += sum(p.ms for p in passes)
         if isinstance(event, RoundDone):
             self._rounds += 1
             for stage, ms in event.ms.items():

@@ -107,11 +107,12 @@ def collect(
     order = torch.randperm(len(prompts), generator=keyed_generator(settings.seed, 11)).tolist()
     parts = [order[i : i + settings.shard] for i in range(0, len(order), settings.shard)]
     done = Collected(of=len(parts))
-    for number, part in enumerate(parts):
-        path = out / f"shard-{number:05}-of-{len(parts):05}.npz"
-        if path.exists():
-            _check_same(path, meta)
-        else:
+    paths = [out / f"shard-{number:05}-of-{len(parts):05}.npz" for number in range(len(parts))]
+    # All of them, whatever their names: a folder is read as one corpus.
+    for path in sorted(out.glob("shard-*.npz")):
+        _check_same(path, meta)
+    for number, (path, part) in enumerate(zip(paths, parts, strict=True)):
+        if not path.exists():
             generator = keyed_generator(settings.seed, 12, number)
             chats = _chats([prompts[i] for i in part], settings, generator)
             samples: list[Sample] = []

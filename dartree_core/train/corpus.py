@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +192,7 @@ def _read_shard(file: Path) -> Corpus:
     try:
         with np.load(file, allow_pickle=False) as data:
             fields = {name: data[name] for name in data.files}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise CorpusError(
             f"The corpus {file} cannot be read ({error}).", "Make it again, or leave it out."
         ) from error

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dartree_core.train.export import replace_text
+
 
 class CurveLog:
     """Appends entries; a resumed run first drops those it will repeat.
@@ -23,7 +25,7 @@ class CurveLog:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [entry for entry in self.read(path) if int(entry["step"]) <= step]
-        path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+        replace_text(path, "".join(json.dumps(entry) + "\n" for entry in kept))
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:

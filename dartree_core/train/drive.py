@@ -26,6 +26,8 @@ def drive(run: Run, recipe: Recipe, out: Path) -> bool:
     if run.resumed:
         display.note(f"Going on with the run in {out} at step {trainer.counters.step}.")
     with display, _stopped_by_signals(trainer.stop):
+        if run.resumed and (accuracy := run.measure_if_missed()) is not None:
+            display.measured(trainer.counters.step, accuracy)
         for report in trainer.steps():
             display.update(report)
             accuracy = run.measure_if_due(report.step)

@@ -44,11 +44,12 @@ def write_drafter(
     # `save_file` would leave a file that only its owner can read.
     partial.write_bytes(save(stored, metadata={"format": "pt"}))
     partial.replace(folder / "model.safetensors")
-    _replace_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
-    _replace_text(folder / "README.md", card)
+    replace_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
+    replace_text(folder / "README.md", card)
 
 
-def _replace_text(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Write a file as a whole: a reader, or a kill, never meets half of it."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)

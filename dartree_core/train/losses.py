@@ -81,7 +81,7 @@ def block_loss(
     corrected_term = base_term.new_zeros(())
     corrected = base
     if share > 0 or model.spec.head != "none":
-        corrected = base + model.correction(z, model.states(blocks, tables)[block, slot])
+        corrected = model.corrected(base, z, model.states(blocks, tables)[block, slot], slot)
         corrected_term = _corrected_term(base, corrected, teacher, truth, w, recipe)
     error = (z.float() - wanted).pow(2).mean(-1) / wanted.pow(2).mean().clamp_min(1e-6)
     feature_term = _mean(error, w)

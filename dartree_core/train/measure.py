@@ -99,7 +99,8 @@ def _hits(model: TrainableDrafter, tables: Tables, context: Tensor, blocks: Bloc
     a, k, h = hidden.shape
     base = tables.logits(hidden.reshape(a * k, h))
     states = model.states(blocks, tables).reshape(a * k, -1)
-    corrected = base + model.correction(hidden.reshape(a * k, h), states)
+    slot = torch.arange(k, device=hidden.device).repeat(a)
+    corrected = model.corrected(base, hidden.reshape(a * k, h), states, slot)
     chosen = torch.stack((base.argmax(-1), corrected.argmax(-1))).view(2, a, k)
     hits: Tensor = tables.vocabulary.to_target(chosen) == blocks.tokens[None, :, 1:]
     return hits

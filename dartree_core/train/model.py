@@ -120,9 +120,18 @@ class TrainableDrafter(nn.Module):
                 states.append(self.head.advance(states[-1], tokens[:, k], embedded[:, k]))
         return torch.stack(states, dim=1)
 
-    def correction(self, hidden: Tensor, states: Tensor) -> Tensor:
-        """The head's float32 corrections `[n, Vd]` for pairs of `[n, H]` and `[n, S]`."""
-        return self.head.correct(self.head.prepare(hidden), states, None).float()
+    def corrected(self, base: Tensor, hidden: Tensor, states: Tensor, slot: Tensor) -> Tensor:
+        """Logits as decoding has them, float32 `[n, Vd]`.
+
+        Args:
+            base: `[n, Vd]`, marginal logits.
+            hidden: `[n, H]`, hidden states of the slots.
+            states: `[n, S]`, head states before them.
+            slot: int64 `[n]`, slots from 0; the first `prefix_len` stay uncorrected.
+        """
+        found = base + self.head.correct(self.head.prepare(hidden), states, None).float()
+        prefix = self.head.prefix_len
+        return torch.where((slot < prefix)[:, None], base, found) if prefix else found
 
     @torch.no_grad()
     def fold_in(self, tensors: dict[str, Tensor]) -> None:

@@ -38,7 +38,8 @@ def read_prompts(paths: Iterable[str | Path], *, limit: int | None = None) -> li
     rows: list[PromptRow] = []
     for path in map(Path, paths):
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            # Not splitlines: strings in JSON may hold other line separators.
+            lines = path.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"The prompts {path} cannot be read ({error}).", _REMEDY) from error
         found = [_row(path, n, line) for n, line in enumerate(lines, 1) if line.strip()]

@@ -23,11 +23,12 @@ from dartree_core.train.card import Provenance, model_card
 from dartree_core.train.corpus import Corpus, CorpusError
 from dartree_core.train.curve import CurveLog
 from dartree_core.train.design import draft_vocabulary, drafter_config, pick_mask_token
-from dartree_core.train.export import write_drafter
+from dartree_core.train.export import replace_text, write_drafter
 from dartree_core.train.features import FeatureSource, describe_target
 from dartree_core.train.initialise import Start, initialise, input_scales, probe_features
 from dartree_core.train.measure import Accuracy
 from dartree_core.train.model import Tables, TrainableDrafter
+from dartree_core.train.parallel import anyone
 from dartree_core.train.precision import resolve_precision
 from dartree_core.train.quick import in_halves
 from dartree_core.train.recipe import Recipe
@@ -76,6 +77,15 @@ class Run:
     trainer: Trainer
     curve: CurveLog
     resumed: bool
+
+    def measure_if_missed(self) -> Accuracy | None:
+        """Measure where a run stood when it was killed, if that was during its measurement."""
+        step = self.trainer.counters.step
+        entries = CurveLog.read(self.curve.path) if self.trainer.world.leads else []
+        known = any("eval" in entry and entry["step"] == step for entry in entries)
+        if self.trainer.source.joint:
+            known = anyone(known, self.trainer.source.target.device)
+        return None if known or not step else self.measure_if_due(step)
 
     def measure_if_due(self, step: int) -> Accuracy | None:
         """Measure on held-out answers every `run.eval_steps` steps and at the end."""
@@ -205,7 +215,7 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
     )
     if world.leads:
         recipe_file.parent.mkdir(parents=True, exist_ok=True)
-        recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
+        replace_text(recipe_file, recipe.to_toml())
     return Run(trainer, recorder.curve, resumed)
 
 

@@ -191,8 +191,7 @@ class Trainer:
         counters.step += 1
         counters.visits += recipe.data.sequences
         counters.blocks += round(numbers[4])
-        if self._average.decay > 0:
-            self._average.update(counters.step)
+        self._average.update(counters.step)
         seconds = time.monotonic() - begin
         counters.seconds += seconds
         mean = [x / recipe.data.sequences for x in numbers[:4]]

@@ -41,11 +41,12 @@ def make(decoder: Decoder, rows: list[Row]) -> Callable[..., Bench]:
         source: Any = None,
         using: Decoder = decoder,
         asking: dict[str, Any] | None = None,
+        repeats: int = 1,
         **settings: Any,
     ) -> Bench:
         base = DecodeConfig().with_changes(**{"max_new_tokens": 20} | settings)
         found = variants(methods, {"budget": [8]} | (axes or {}))
-        plan = Plan(found, data or {"ids": rows}, temperatures, base)
+        plan = Plan(found, data or {"ids": rows}, temperatures, base, repeats)
         return prepare(using, plan, asking or {}, lambda: source)
 
     return build

@@ -157,6 +157,8 @@ def test_flags_are_those_of_the_command_line() -> None:
     grafted = variants(["ddtree"], {"graft": [True]})
     assert flags(grafted[1]) == "--method ddtree --budget auto --graft"
     assert flags(variants(["ddtree"], {"budget": [16]})[1]) == "--method ddtree --budget 16"
+    # `run` would size a chain's rounds by what pays, and the bench drafts whole blocks.
+    assert flags(variants(["domino"], {})[1]) == "--method domino --budget 64"
 
 
 def test_failures_and_differences_are_counted_and_listed() -> None:

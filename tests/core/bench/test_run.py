@@ -69,8 +69,7 @@ def test_of_several_passes_the_median_one_counts(
         passed.append((3.0, 1.0, 2.0)[len(passed) % 3])
         return prompts, [replace(turns[0], decode_s=passed[-1])]
 
-    bench = make(["dartree"], data={"x": [Row("one", (), (5, 17, 3))]})
-    bench.plan = replace(bench.plan, repeats=3)
+    bench = make(["dartree"], data={"x": [Row("one", (), (5, 17, 3))]}, repeats=3)
     monkeypatch.setattr(Bench, "_warm_up", lambda self, row: None)
     monkeypatch.setattr(loop, "converse", timed)
     (case,) = bench.run()
@@ -90,8 +89,7 @@ def test_every_pass_is_compared(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
             slow = replace(slow, token_ids=[*slow.token_ids[:2], slow.token_ids[2] ^ 1])
         return prompts, [slow]
 
-    bench = make(["dartree"], data={"x": [Row("one", (), (5, 17, 3))]})
-    bench.plan = replace(bench.plan, repeats=3)
+    bench = make(["dartree"], data={"x": [Row("one", (), (5, 17, 3))]}, repeats=3)
     monkeypatch.setattr(Bench, "_warm_up", lambda self, row: None)
     monkeypatch.setattr(loop, "converse", lying)
     (case,) = bench.run()
@@ -218,16 +216,17 @@ def test_journals_refuse_to_mix_or_to_overwrite(tmp_path: Path) -> None:
         Journal.resume(tmp_path / "other", HEADER)
 
 
-def test_a_cut_last_line_is_measured_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [-9, b"\xc3"], ids=["anywhere", "in-a-character"])
+def test_a_cut_last_line_is_measured_again(end: int | bytes, tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     journal = Journal.start(path, HEADER)
-    for row in ("a", "b"):
+    for row in ("a", "b\u00e9"):
         journal.add(Case("d", row, 0.0))
     whole = path.read_bytes()
-    path.write_bytes(whole[:-9])
+    path.write_bytes(whole[: end if isinstance(end, int) else whole.rindex(end) + 1])
     again = Journal.resume(path, HEADER)
     assert [case.row for case in again.cases] == ["a"]
-    again.add(Case("d", "b", 0.0))
+    again.add(Case("d", "b\u00e9", 0.0))
     assert path.read_bytes() == whole
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from dartree_core.cli.profile import profile_rows
 from dartree_core.config import DecodeConfig
 from dartree_core.engine import Decoder
-from dartree_core.events import STAGES, RoundDone
+from dartree_core.events import STAGES, PrefillDone, RoundDone
 from dartree_core.models import load_target
 from dartree_core.models.memory import Memory
 from dartree_core.profile import ceilings
@@ -62,7 +63,7 @@ def test_a_drafts_work_counts_the_backbone_and_its_output() -> None:
 
 def test_figures_follow_from_the_median_pass() -> None:
     work = Work(weights=500, weight_bytes=1000, kv_bytes=10, attention=2)
-    passes = [Pass("target", 4, 50, False, ms) for ms in (1.0, 2.0, 90.0)]
+    passes = [Pass("target", 4, 50, ms) for ms in (1.0, 2.0, 90.0)]
     found = PassFigures.of(passes, work, Ceilings(3e6, 8e6), 0)
     assert found is not None
     assert (found.count, found.ms, found.rows, found.bytes) == (3, 2.0, 4, 1500)
@@ -121,6 +122,29 @@ def test_time_of_models_is_not_time_of_the_host(
         found = profile.to_dict()
     verify = found["stages"]["verify"]["ms"]
     assert found["host"]["ms"] < found["round_ms"] - 0.5 * verify
+
+
+def test_reading_the_prompt_is_no_rounds_work(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(decoder.drafter)
+    original = kind.extend
+    calls = []
+
+    def dawdling(self: Any, *args: Any, **options: Any) -> Any:
+        calls.append(args)
+        time.sleep(0.5 if len(calls) == 1 else 0)
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(kind, "extend", dawdling)
+    with probing(decoder) as probe:
+        profile = Profile(decoder, probe)
+        for event in decoder.stream(PROMPT, CONFIG):
+            assert calls or not isinstance(event, PrefillDone)
+            profile.update(event)
+        found = profile.to_dict()
+    assert found["host"]["ms"] > 0
+    assert found["passes"]["draft"]["ms"] < 250
 
 
 def test_nothing_stays_behind(decoder: Decoder) -> None:

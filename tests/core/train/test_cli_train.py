@@ -105,6 +105,7 @@ def test_settings_are_checked_before_models_load(shard: Path) -> None:
     assert "ar" in refused(*known, "--method", "ar").message
     assert "budget" in refused(*known, "--budget", "0").message
     assert "temperature" in refused(*known, "--temperature", "-1").message
+    assert "folder" in refused(*known, "--save", "nowhere/figures.json").message
 
 
 def test_a_target_without_a_tokenizer_reads_no_prompts(tmp_path: Path) -> None:

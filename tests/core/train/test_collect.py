@@ -105,6 +105,11 @@ def test_other_settings_are_refused(tmp_path: Path, target: Target, tokenizer: A
     other = CollectSettings(temperatures=(0.0,), max_new_tokens=8, batch=3, shard=3)
     with pytest.raises(ConfigError, match="made with other settings"):
         collect(target, tokenizer, rows(), tmp_path, other)
+    # Nor would answers to other prompts stand beside them under other names.
+    before = sorted(p.name for p in tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="made with other prompts"):
+        collect(target, tokenizer, rows()[:2], tmp_path, SETTINGS)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
 def test_long_prompts_are_counted_and_left_out(
@@ -125,6 +130,8 @@ def test_prompt_files(tmp_path: Path) -> None:
         PromptRow(("d",), "asks"),
     ]
     assert len(read_prompts([file, file], limit=2)) == 4
+    file.write_text('{"prompt": "one\u2028line"}\r\n', encoding="utf-8")
+    assert read_prompts([file]) == [PromptRow(("one\u2028line",), "asks")]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,12 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no zip")
     with pytest.raises(CorpusError, match="cannot be read"):
         read_corpus([tmp_path / "text.npz"])
+    whole = tmp_path / "whole.npz"
+    write_shard(whole, [Sample(np.arange(400), 3, 0.0, "")], {})
+    for name, data in (("half", whole.read_bytes()[:-200]), ("torn", _torn(whole.read_bytes()))):
+        (tmp_path / f"{name}.npz").write_bytes(data)
+        with pytest.raises(CorpusError, match=rf"{name}\.npz cannot be read"):
+            read_corpus([tmp_path / f"{name}.npz"])
     np.savez(tmp_path / "other.npz", ids=np.zeros(3))
     with pytest.raises(CorpusError, match="no off, prompt_len, temp, prefix"):
         read_corpus([tmp_path / "other.npz"])
@@ -89,3 +95,8 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     )
     with pytest.raises(CorpusError, match="inconsistent"):
         read_corpus([tmp_path / "cut.npz"])
+
+
+def _torn(data: bytes) -> bytes:
+    """The same archive with its first member's contents overwritten."""
+    return data[:80] + b"\xff" * 60 + data[140:]

@@ -21,6 +21,7 @@ from dartree_core.models import Target, load_target
 from dartree_core.parallel.world import World
 from dartree_core.train.corpus import Corpus, Sample, write_shard
 from dartree_core.train.curve import CurveLog
+from dartree_core.train.drive import drive
 from dartree_core.train.features import FeatureSource
 from dartree_core.train.forced import forced_acceptance
 from dartree_core.train.initialise import Start
@@ -87,6 +88,35 @@ def test_the_head_helps(
     assert corrected > base
 
 
+def test_a_prefix_is_taught_and_measured_as_it_decodes(
+    trained: tuple[Path, dict[Method, float]],
+    tmp_path: Path,
+    recipe: Recipe,
+    target: Target,
+    corpus: Corpus,
+    held_out: Corpus,
+) -> None:
+    out, _ = trained
+    prefixed = settings(recipe, drafter={"prefix_len": 2})
+    loss = {"head_start": 1.0, "head_end": 1.0, "head_ramp": 0.0}
+    run = begin(
+        tmp_path,
+        settings(prefixed, loss=loss),
+        target,
+        corpus,
+        held_out=held_out,
+        start=Start.parse(str(out)),
+    )
+    found = run.trainer.measure()
+    assert found is not None
+    assert found.corrected[:2] == found.base[:2]
+    assert found.corrected[2:] != found.base[2:]
+    # The loss of the corrected term alone reaches the backbone at slots the head leaves alone.
+    report = next(iter(run.trainer.steps()))
+    assert report.counts[1][:2] == report.counts[2][:2]
+    assert report.counts[1][2:] != report.counts[2][2:]
+
+
 def test_walking_known_answers_equals_decoding(
     trained: tuple[Path, dict[Method, float]], target: Target, held_out: Corpus
 ) -> None:
@@ -139,6 +169,32 @@ def test_a_resumed_run_repeats_the_unbroken_one(
     assert first + losses(again) == whole
     states = [tmp_path / n / "training" / "state.safetensors" for n in ("whole", "broken")]
     assert _weights(states[0]) == _weights(states[1])
+
+
+def test_a_measurement_cut_by_a_kill_is_made_up_for(
+    tmp_path: Path, recipe: Recipe, target: Target, corpus: Corpus, held_out: Corpus
+) -> None:
+    measured = settings(recipe, run={"steps": 2, "eval_steps": 2, "eval_sequences": 2})
+    losses(begin(tmp_path, measured, target, corpus, held_out=held_out))
+    again = begin(tmp_path, measured, target, corpus, held_out=held_out)
+    assert drive(again, measured, tmp_path)
+    entries = CurveLog.read(again.curve.path)
+    assert [entry["step"] for entry in entries if "eval" in entry] == [2]
+    third = begin(tmp_path, measured, target, corpus, held_out=held_out)
+    assert third.measure_if_missed() is None
+
+
+def test_averaging_can_begin_late(
+    tmp_path: Path, recipe: Recipe, target: Target, corpus: Corpus
+) -> None:
+    plain = settings(recipe, run={"steps": 3}, optimiser={"ema": 0.0})
+    losses(begin(tmp_path, plain, target, corpus))
+    run = begin(tmp_path, settings(plain, optimiser={"ema": 0.999}), target, corpus)
+    now = [p.detach().clone() for p in run.trainer.model.parameters()]
+    averaged = run.trainer.with_average(
+        lambda: [p.detach().clone() for p in run.trainer.model.parameters()]
+    )
+    assert all(torch.equal(a, b) for a, b in zip(now, averaged, strict=True))
 
 
 def test_a_killed_process_goes_on_as_if_nothing_had_been(
