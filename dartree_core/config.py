@@ -6,7 +6,7 @@ Nothing here imports torch, so a terminal or a trace reader can use it freely.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
@@ -28,6 +28,28 @@ CHAINS: tuple[Method, ...] = ("dflash", "domino")
 def _require(ok: bool, message: str, remedy: str) -> None:
     if not ok:
         raise ConfigError(message, remedy)
+
+
+def _numbers(owner: object, *names: str) -> None:
+    """Fields that are floats: whole numbers, as JSON may give them, become such."""
+    for name in names:
+        value = getattr(owner, name)
+        _require(
+            isinstance(value, int | float) and not isinstance(value, bool),
+            f"{name} is {value!r}, but must be a number.",
+            f"Set {name} to a number.",
+        )
+        object.__setattr__(owner, name, float(value))
+
+
+def _switches(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        _require(
+            isinstance(value, bool),
+            f"{name} is {value!r}, but is either on or off.",
+            f"Set {name} to true or false.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,8 @@ class TreeConfig:
                 f"{name} is {value!r}, but a tree needs a whole number of at least 1.",
                 f"Set {name} to 1 or more, or use method 'ar' to decode without a tree.",
             )
+        _numbers(self, "depth_bonus")
+        _switches(self, "coupled", "graft")
         _require(
             self.depth_bonus <= 0,
             f"depth_bonus is {self.depth_bonus}, but a positive bonus could prune a parent "
@@ -75,8 +99,8 @@ class TreeConfig:
             "Use 0 or a negative number; the paper uses -0.2.",
         )
         _require(
-            self.block_size is None or self.block_size >= 2,
-            f"block_size is {self.block_size}, but a block holds the root and at least one mask.",
+            self.block_size is None or (isinstance(self.block_size, int) and self.block_size >= 2),
+            f"block_size is {self.block_size!r}, but a block holds the root and at least one mask.",
             "Use 2 or more, or leave it out for the drafter's own block size.",
         )
 
@@ -108,6 +132,7 @@ class SamplingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _numbers(self, "temperature", "top_p", "min_p", "repetition_penalty")
         _require(
             0 <= self.temperature < math.inf,
             f"temperature is {self.temperature}, but it is a finite number, 0 or above.",
@@ -185,6 +210,15 @@ class DecodeConfig:
             f"There is no detail level {self.detail!r}.",
             "Choose basic or full.",
         )
+        _switches(self, "ignore_eos", "stages")
+        # One string is meant as one, not as its letters.
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        _require(
+            isinstance(stop, Sequence) and all(isinstance(s, str) for s in stop),
+            f"stop is {self.stop!r}, but must be strings.",
+            "Give a list of strings.",
+        )
+        object.__setattr__(self, "stop", tuple(stop))
         _require(
             all(self.stop),
             "An empty stop string would end every answer before it starts.",
@@ -205,7 +239,6 @@ class DecodeConfig:
         given = dict(data)
         tree = _build(TreeConfig, given.pop("tree", {}), "tree.")
         sampling = _build(SamplingConfig, given.pop("sampling", {}), "sampling.")
-        given["stop"] = tuple(given.get("stop", ()))
         config: DecodeConfig = _build(cls, {**given, "tree": tree, "sampling": sampling}, "")
         return config
 

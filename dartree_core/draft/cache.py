@@ -16,6 +16,18 @@ class DraftCache:
         self.length = 0
         self._layers: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
 
+    @property
+    def capacity(self) -> int:
+        """Positions there is room for."""
+        held = self._layers[0]
+        return 0 if held is None else held[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now."""
+        held = [tensor for layer in self._layers if layer is not None for tensor in layer]
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
     def append(self, new: list[tuple[Tensor, Tensor]]) -> None:
         """Add keys and values `[kv_heads, t, head_dim]` of `t` more positions."""
         for layer, (k, v) in enumerate(new):

@@ -124,6 +124,16 @@ class StaticDraftCache(DraftCache):
         """Where this conversation's drafts run; `reserve` may replace it."""
         return self._lease.require(0)
 
+    @property
+    def capacity(self) -> int:
+        """See `DraftCache.capacity`."""
+        return self._lease.arena.capacity if self._lease.arena else 0
+
+    @property
+    def nbytes(self) -> int:
+        """See `DraftCache.nbytes`."""
+        return self._lease.arena.data.nbytes if self._lease.arena else 0
+
     def belongs_to(self, shelf: Shelf[DraftArena]) -> bool:
         """True when `shelf` lends this cache its arena."""
         return self._shelf is shelf

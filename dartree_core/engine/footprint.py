@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dartree_core.config import DecodeConfig
+from dartree_core.config import CHAINS, DecodeConfig
 from dartree_core.errors import CapacityError
 from dartree_core.models.lean import LeanTarget
 from dartree_core.models.room import text
@@ -53,17 +53,24 @@ class Footprint:
 
 
 def predict(
-    target: Target, drafter: Drafter | None, prompt: int, config: DecodeConfig
+    target: Target,
+    drafter: Drafter | None,
+    prompt: int,
+    config: DecodeConfig,
+    session: Session | None = None,
 ) -> Footprint:
-    """What a turn of `prompt` tokens and as many new ones as `config` allows can need at most."""
+    """What a turn of `prompt` tokens and as many new ones as `config` allows can need at most.
+
+    With a session, its caches count as they are: they grow only where they are too small.
+    """
     shape = target.config
     heads = shape.num_attention_heads
     kv_heads = getattr(shape, "num_key_value_heads", None) or heads
     dim = getattr(shape, "head_dim", None) or target.hidden_size // heads
     inner = getattr(shape, "intermediate_size", None) or 4 * target.hidden_size
     item = target.dtype.itemsize
-    drafting = drafter is not None and config.method != "ar"
-    tree = config.tree.limit if drafting else 0
+    tree = _most_nodes(drafter, config)
+    held, draft_held = (0, 0) if session is None else _capacities(session)
     most = min(prompt + config.max_new_tokens, target.max_positions)
     needs = [*range(PREFILL_CHUNK, prompt, PREFILL_CHUNK), prompt, most + tree]
     position = 2 * target.num_layers * kv_heads * dim * item
@@ -75,14 +82,14 @@ def predict(
     masks = rows * (heads // kv_heads) * most * (1 + item)
     logits = 2 * (tree + 1) * target.vocab_size * torch.float32.itemsize
     draft_kv = features = 0
-    if drafter is not None and drafting:
+    if drafter is not None and tree:
         spec = drafter.spec
-        held = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * item
-        draft_kv = held * _peak(needs, _draft_grown)
+        row = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * item
+        draft_kv = row * _peak(needs, _draft_grown, draft_held)
         # Joined and encoded chunk by chunk; the encoder's own output is as long.
         features = 2 * chunk * len(drafter.taps) * target.hidden_size * item
     return Footprint(
-        position * _peak(needs, grow), draft_kv, features, activations + masks + logits
+        position * _peak(needs, grow, held), draft_kv, features, activations + masks + logits
     )
 
 
@@ -107,8 +114,9 @@ def require(
     # A target spread over devices has no one memory to ask.
     if free is None or type(target) not in (Target, LeanTarget):
         return
-    needed = predict(target, drafter, prompt, config)
-    beside = max(0, needed.total - session.cache.nbytes)
+    needed = predict(target, drafter, prompt, config, session)
+    there = _held_bytes(session, config)
+    beside = max(0, needed.total - there)
     if beside <= _SLACK * free:
         return
     parts = {
@@ -121,17 +129,48 @@ def require(
         f"A prompt of {prompt} tokens with up to {config.max_new_tokens} new ones needs about "
         f"{text(beside)} beside the loaded models ({said}), but only {text(free)} of "
         f"{target.device.type} memory are free.",
-        _remedy(target, drafter, prompt, config, _SLACK * free + session.cache.nbytes),
+        _remedy(target, drafter, prompt, config, session, _SLACK * free),
     )
 
 
+def _most_nodes(drafter: Drafter | None, config: DecodeConfig) -> int:
+    """Draft nodes that a round can verify at most, whatever its budget; 0 for plain decoding."""
+    if drafter is None or config.method == "ar":
+        return 0
+    tree = config.tree
+    slots = drafter.spec.num_slots(drafter.block_size(tree.block_size))
+    if config.method in CHAINS:
+        return slots
+    grown = config.method == "dartree" and not tree.graft
+    return min(tree.limit, slots * tree.width) if grown else tree.limit
+
+
+def _capacities(session: Session) -> tuple[int, int]:
+    """Positions there is room for in the caches of target and drafter."""
+    draft = session.draft_cache
+    return session.cache.capacity, draft.capacity if draft else 0
+
+
+def _held_bytes(session: Session, config: DecodeConfig) -> int:
+    """Bytes of a session's caches that a turn counts among its own."""
+    draft = session.draft_cache if config.method != "ar" else None
+    return session.cache.nbytes + (draft.nbytes if draft else 0)
+
+
 def _remedy(
-    target: Target, drafter: Drafter | None, prompt: int, config: DecodeConfig, room: float
+    target: Target,
+    drafter: Drafter | None,
+    prompt: int,
+    config: DecodeConfig,
+    session: Session,
+    room: float,
 ) -> str:
     """What helps, largest loss of service last."""
 
     def fits(**changes: object) -> bool:
-        return predict(target, drafter, prompt, config.with_changes(**changes)).total <= room
+        changed = config.with_changes(**changes)
+        needed = predict(target, drafter, prompt, changed, session).total
+        return needed <= room + _held_bytes(session, changed)
 
     if config.max_new_tokens > 1 and fits(max_new_tokens=max(1, config.max_new_tokens // 4)):
         return f"Lower --max-new-tokens, for example to {max(1, config.max_new_tokens // 4)}."
@@ -143,10 +182,10 @@ def _remedy(
     return f"Shorten the prompt, lower --max-new-tokens, free some memory{smaller}."
 
 
-def _peak(needs: Iterable[int], grow: Callable[[int, int], int]) -> int:
-    """Positions held at worst by a cache that has to hold `needs` one after the other: while it
-    moves, the old and the new."""
-    capacity = peak = 0
+def _peak(needs: Iterable[int], grow: Callable[[int, int], int], held: int) -> int:
+    """Positions held at worst by a cache that has room for `held` and has to hold `needs` one
+    after the other: while it moves, the old and the new."""
+    capacity = peak = held
     for need in needs:
         if need > capacity:
             larger = grow(capacity, need)

@@ -126,7 +126,9 @@ def bonus_fate(tree: Supertree, described: DraftTree, last: int, bonus: int) -> 
         if described.token[i] == bonus:
             return "final_pruned"
     slot = described.depth[last]
-    if slot >= len(tree.candidates):
+    # Only a builder ranks nodes, and only what a builder made was expanded.
+    copied = last > 0 and not int(tree.draft_rank[last])
+    if copied or slot >= len(tree.candidates):
         return "not_expanded"
     if bool((tree.candidates[slot] == bonus).any()):
         return "level_pruned"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
-from dartree_core.config import DecodeConfig
+from dartree_core.config import DecodeConfig, SamplingConfig
+from dartree_core.engine.footprint import PREFILL_CHUNK
 from dartree_core.engine.sampling import Chooser
+from dartree_core.models.kv_cache import KVCache
 from dartree_core.models.selfcheck import ROUNDING
 from dartree_core.models.target import Target
 
@@ -49,22 +53,66 @@ def rescore(
     """
     chooser = Chooser(config.sampling, prompt, target.device)
     cache = target.new_cache()
-    tokens = torch.tensor(prompt, device=target.device)
+    tokens: Sequence[int] = prompt
     found = []
     for index, token in enumerate(output):
-        out = target.forward(tokens, cache, last_only=True)
-        cache.commit(torch.arange(len(tokens), device=target.device))
+        logits = _read(target, tokens, cache)
         position = len(prompt) + index
-        scores = chooser.perturbed(out.logits, [position], [[]])[0]
+        scores = chooser.perturbed(logits, [position], [[]])[0]
         expected = int(scores.argmax())
         if expected != token:
-            margin = float(scores[expected] - scores[token])
-            scale = 1.0 if config.sampling.greedy else 1.0 / config.sampling.temperature
-            real = margin > ROUNDING[target.dtype] * scale
-            found.append(Divergence(index, position, int(token), expected, round(margin, 6), real))
+            margin = round(float(scores[expected] - scores[token]), 6)
+            context = [*prompt, *output[:index]]
+            explained = _is_rounding(target, config.sampling, context, logits, int(token))
+            found.append(Divergence(index, position, int(token), expected, margin, not explained))
         chooser.extend([token])
-        tokens = torch.tensor([token], device=target.device)
+        tokens = [token]
     return found
+
+
+def _read(target: Target, tokens: Sequence[int], cache: KVCache) -> Tensor:
+    """Logits `[1, V]` after these tokens, which become part of the context."""
+    logits = torch.empty(0)
+    # A long prompt in one pass would need more memory than it did when it was decoded.
+    for at in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = torch.tensor(tokens[at : at + PREFILL_CHUNK], device=target.device)
+        logits = target.forward(chunk, cache, last_only=True).logits
+        cache.commit(torch.arange(len(chunk), device=target.device))
+    return logits
+
+
+def _is_rounding(
+    target: Target, sampling: SamplingConfig, context: Sequence[int], logits: Tensor, token: int
+) -> bool:
+    """True when logits `[1, V]` after `context` that moved by rounding could give `token`.
+
+    Whether a token at the edge of a nucleus is kept is a matter of rounding too. So the choice is
+    one among all tokens that are kept however logits round, and some of those that may be.
+    """
+    rounding = ROUNDING[target.dtype] / (1.0 if sampling.greedy else sampling.temperature)
+    free = Chooser(replace(sampling, top_k=0, top_p=1.0, min_p=0.0), context, target.device)
+    scores = free.perturbed(logits, [len(context)], [[]])[0]
+    place = free.scores(logits, [[]])[0]
+    # Logits that move by r move probabilities by a factor of exp(r) at most.
+    factor = math.exp(min(rounding, 1.0))
+    sure, possible = (
+        Chooser(_cut(sampling, f), context, target.device).scores(logits, [[]])[0].isfinite()
+        for f in (factor, 1.0 / factor)
+    )
+    if bool(place[token] < place[possible].min() - rounding):
+        return False
+    if not bool(sure.all()):
+        sure &= place > place[~sure].max() + rounding
+    return not bool(sure.any()) or bool(scores[token] >= scores[sure].max() - rounding)
+
+
+def _cut(sampling: SamplingConfig, factor: float) -> SamplingConfig:
+    """Settings that leave out `factor` times as much."""
+    return replace(
+        sampling,
+        top_p=max(1.0 - (1.0 - sampling.top_p) * factor, 1e-9),
+        min_p=min(sampling.min_p * factor, 1.0),
+    )
 
 
 def first_real(divergences: Sequence[Divergence]) -> Divergence | None:

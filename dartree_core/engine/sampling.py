@@ -31,13 +31,18 @@ class Chooser:
         self.sampling = sampling
         self.device = device
         self._processors = _processors(sampling)
-        self._context = list(context) if sampling.repetition_penalty != 1.0 else None
+        penalised = sampling.repetition_penalty != 1.0
+        self._context = dict.fromkeys(context) if penalised else None
+        self._known: Tensor | None = None
         self.noise = PositionNoise(sampling.seed)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Tokens that became part of the answer."""
         if self._context is not None:
-            self._context.extend(tokens)
+            before = len(self._context)
+            self._context |= dict.fromkeys(tokens)
+            if len(self._context) > before:
+                self._known = None
 
     @property
     def plain_argmax(self) -> bool:
@@ -82,17 +87,22 @@ class Chooser:
         return logits
 
     def _histories(self, paths: Sequence[Sequence[int]]) -> Tensor | None:
-        """Context and path per row, `[r, longest]`; only the repetition penalty looks at it.
+        """Tokens of context and path per row; only the repetition penalty looks at them.
 
-        Shorter rows are filled up with their own first token, which changes nothing: the
-        penalty is on the set of tokens.
+        The penalty is on the set of tokens. So those of the context, which every row shares, are
+        told once each, and paths are filled up with one of them.
         """
         if self._context is None:
             return None
-        rows = [[*self._context, *path] for path in paths]
-        longest = max(len(row) for row in rows)
-        filled = [row + row[:1] * (longest - len(row)) for row in rows]
-        return torch.tensor(filled, device=self.device)
+        if self._known is None:
+            self._known = torch.tensor(list(self._context), device=self.device)
+        known = self._known.expand(len(paths), -1)
+        longest = max(map(len, paths))
+        if not longest:
+            return known
+        filler = next(iter(self._context))
+        filled = [[*path, *[filler] * (longest - len(path))] for path in paths]
+        return torch.cat((known, torch.tensor(filled, device=self.device)), dim=1)
 
 
 def argmax(scores: Tensor) -> Tensor:

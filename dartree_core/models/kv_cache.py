@@ -8,6 +8,7 @@ position `length + d`, so keys need no second rotation.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -26,7 +27,16 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def __init__(self, owner: KVCache) -> None:
         super().__init__()
-        self.owner = owner
+        # A strong one would make a cycle, and keep a conversation's memory until the collector
+        # looks at old objects.
+        self._owner = weakref.ref(owner)
+
+    @property
+    def owner(self) -> KVCache:
+        """The cache this layer belongs to."""
+        owner = self._owner()
+        assert owner is not None
+        return owner
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         capacity = self.owner.capacity

@@ -302,13 +302,17 @@ class LeanTarget(Target):
         return (angle.cos() * scale).to(self.dtype), (angle.sin() * scale).to(self.dtype)
 
     def _mask(self, visible: Tensor | None, n: int, start: int) -> Tensor | None:
-        """Boolean `[group * n, start + n]`, or None where a single row sees everything."""
+        """Additive `[group * n, start + n]`, or None where a single row sees everything.
+
+        Made once: attention kernels would convert a boolean one in every layer.
+        """
         if n == 1:
             return None
         if visible is None:
             visible = torch.ones(n, n, dtype=torch.bool, device=self.device).tril()
-        whole = torch.cat((visible.new_ones(n, start), visible), dim=1)
-        return whole.repeat(self.num_heads // self.kv_heads, 1)
+        mask = torch.zeros(n, start + n, dtype=self.dtype, device=self.device)
+        mask[:, start:].masked_fill_(~visible, float("-inf"))
+        return mask.repeat(self.num_heads // self.kv_heads, 1)
 
     def _reserve_rope(self, length: int) -> None:
         if len(self._cos) >= length:

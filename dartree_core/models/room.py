@@ -32,7 +32,7 @@ def weight_bytes(folder: Path, dtype: torch.dtype) -> int | None:
     cannot be read: loading will say why.
     """
     total = 0
-    for file in folder.glob("*.safetensors"):
+    for file in _weight_files(folder):
         try:
             with file.open("rb") as data:
                 size = int.from_bytes(data.read(8), "little")
@@ -48,6 +48,17 @@ def weight_bytes(folder: Path, dtype: torch.dtype) -> int | None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
     return total
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Files that loading reads; some repositories hold the same weights in another layout too."""
+    index = folder / "model.safetensors.index.json"
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return [folder / name for name in sorted(names)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        whole = folder / "model.safetensors"
+        return [whole] if whole.exists() else sorted(folder.glob("*.safetensors"))
 
 
 def require_weights(

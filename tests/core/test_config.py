@@ -103,6 +103,17 @@ def test_settings_are_frozen() -> None:
         ({"detail": "some"}, "no detail level 'some'"),
         ({"stop": ("a", "")}, "empty stop string"),
         ({"bugdet": 4}, "no setting bugdet"),
+        ({"depth_bonus": "deep"}, "depth_bonus is 'deep'"),
+        ({"block_size": "8"}, "block_size is '8'"),
+        ({"block_size": 4.5}, "block_size is 4.5"),
+        ({"temperature": None}, "temperature is None"),
+        ({"temperature": True}, "temperature is True"),
+        ({"top_p": "most"}, "top_p is 'most'"),
+        ({"repetition_penalty": [1]}, "repetition_penalty is"),
+        ({"stop": 5}, "stop is 5"),
+        ({"stop": ["a", 5]}, "stop is"),
+        ({"coupled": "no"}, "coupled is 'no'"),
+        ({"ignore_eos": 1}, "ignore_eos is 1"),
     ],
 )
 def test_bad_values_are_refused_with_a_remedy(changes: dict[str, Any], says: str) -> None:
@@ -124,6 +135,17 @@ def test_bad_values_are_refused_with_a_remedy(changes: dict[str, Any], says: str
 def test_bad_dictionaries_are_refused(data: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         DecodeConfig.from_dict(data)
+
+
+def test_whole_numbers_and_single_strings_are_taken_as_meant() -> None:
+    changed = DecodeConfig().with_changes(temperature=2, repetition_penalty=2, stop="END")
+    read = DecodeConfig.from_dict({"sampling": {"temperature": 2}, "stop": "END"})
+    for config in (changed, read):
+        assert isinstance(config.sampling.temperature, float)
+        assert config.sampling.temperature == 2
+        assert config.stop == ("END",)
+    assert isinstance(changed.sampling.repetition_penalty, float)
+    assert DecodeConfig.from_dict({"stop": ["a", "b"]}).stop == ("a", "b")
 
 
 def test_tiny_temperatures_count_as_greedy() -> None:

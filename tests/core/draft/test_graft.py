@@ -290,6 +290,25 @@ def test_a_looping_text_is_copied_deeper_than_the_block() -> None:
     assert grafted.metrics["mean_acceptance_length"] > 4.0
 
 
+def test_nobody_expanded_a_copied_node() -> None:
+    """Where a copy ends the path, the tree lacks the bonus token because nothing was tried."""
+    target, prompt = tiny.enumerable().target, [5, 5]
+    drafter = tiny.headless(target, vocab_size=tiny.FEW, mask_token_id=0, block_size=4)
+    decoder = Decoder(target, drafter)
+    config = DecodeConfig(method="dartree", max_new_tokens=60).with_changes(budget=16, graft=True)
+    answer = decoder.generate(prompt, config.with_changes(method="ar")).token_ids
+    drafter.opinion = tiny.always_wrong([*prompt, *answer])
+    ends = [
+        done
+        for done in decoder.stream(prompt, config.with_changes(detail="full"))
+        if isinstance(done, RoundDone) and done.bonus is not None and done.accepted[-1]
+    ]
+    assert any(done.tree.draft_rank[done.accepted[-1]] == 0 for done in ends)
+    for done in ends:
+        if done.tree.draft_rank[done.accepted[-1]] == 0:
+            assert done.bonus_fate in ("not_expanded", "final_pruned")
+
+
 def test_a_conversation_goes_on_from_what_is_indexed() -> None:
     decoder = tiny.trained("untied-shifted")
     config = DecodeConfig(max_new_tokens=24).with_changes(budget=12, graft=True)

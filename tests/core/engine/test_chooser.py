@@ -40,6 +40,16 @@ def test_penalty_counts_a_token_once_however_often_it_occurred() -> None:
     assert scores[0, 5] == 2.0
 
 
+def test_context_is_told_once_however_long() -> None:
+    chooser = Chooser(SamplingConfig(repetition_penalty=2.0), [1, 2] * 4000, CPU)
+    chooser.extend([3] * 500)
+    history = chooser._histories([[], [5, 6]])
+    assert history is not None
+    assert history.shape == (2, 3 + 2)
+    assert set(history[0].tolist()) == {1, 2, 3}
+    assert set(history[1].tolist()) == {1, 2, 3, 5, 6}
+
+
 @given(
     st.lists(st.lists(st.integers(0, VOCAB - 1), max_size=6), min_size=1, max_size=6),
     st.sampled_from(

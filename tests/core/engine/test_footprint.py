@@ -55,6 +55,35 @@ def test_more_of_anything_needs_more(method: Any) -> None:
     assert total(method="ar") <= total()
 
 
+def test_a_cache_that_is_large_enough_need_not_grow() -> None:
+    decoder = fresh()
+    config = DecodeConfig(max_new_tokens=8)
+    session = decoder.session()
+    decoder.generate([7] * 400, config, session=session)
+    found = predict(decoder.target, decoder.drafter, 400, config, session)
+    assert found.target_kv == session.cache.nbytes
+    assert session.draft_cache is not None
+    assert found.draft_kv == session.draft_cache.nbytes
+    longer = predict(decoder.target, decoder.drafter, 4000, config, session)
+    assert longer.target_kv > 4000 / session.cache.capacity * session.cache.nbytes
+
+
+@pytest.mark.parametrize(("method", "nodes"), [("domino", 7), ("dartree", 7 * 3), ("ddtree", 400)])
+def test_a_budget_counts_as_far_as_it_can_be_used(method: Any, nodes: int) -> None:
+    decoder = fresh()
+    assert decoder.drafter is not None
+    assert decoder.drafter.spec.num_slots() == 7
+
+    def workspace(budget: int) -> int:
+        config = DecodeConfig(method=method).with_changes(budget=budget, width=3)
+        return predict(decoder.target, decoder.drafter, 40, config).workspace
+
+    assert workspace(400) == workspace(4000 if nodes < 400 else 400)
+    if method != "domino":  # which has as many rows as its block, whatever the budget
+        assert workspace(nodes - 1) < workspace(nodes)
+        assert (workspace(nodes) == workspace(nodes + 1)) == (method == "dartree")
+
+
 def test_a_turn_that_would_run_out_is_refused_before_it_runs() -> None:
     decoder = fresh()
     config = DecodeConfig(max_new_tokens=400)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from dartree_core.config import DecodeConfig
 from dartree_core.engine.interleave import interleave
@@ -77,3 +78,74 @@ def test_a_near_tie_is_not_called_a_divergence(monkeypatch: Any) -> None:
     assert len(found) == 4
     assert all(d.expected == 3 and 0 < d.margin < 1e-3 for d in found)
     assert first_real(found) is None
+
+
+@pytest.mark.parametrize(
+    "truncation", [{"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 3}], ids=lambda t: next(iter(t))
+)
+def test_rounding_at_the_edge_of_what_is_kept_is_no_divergence(
+    truncation: dict[str, Any], monkeypatch: Any
+) -> None:
+    """The run kept one token more than plain decoding does, by less than rounding."""
+    decoder = tiny.trained("tied")
+    config = DecodeConfig(method="ar", max_new_tokens=1).with_changes(temperature=1.0, **truncation)
+    target = decoder.target
+
+    def given(shift: float) -> Any:
+        """Four likely tokens; the one at the edge is kept or not, as `shift` says."""
+        probabilities = {
+            "top_p": [0.35, 0.25 + shift, 0.22, 0.18 - shift],
+            "min_p": [0.7, 0.21 - shift, 0.05, 0.04],
+            "top_k": [0.3, 0.3, 0.2, 0.2 + shift],
+        }[next(iter(truncation))]
+
+        def forward(tokens: Any, cache: Any, **options: Any) -> Any:
+            out = original(tokens, cache, **options)
+            row = torch.full_like(out.logits, -40.0)
+            row[-1, :4] = torch.tensor(probabilities).log()
+            out.logits = row
+            return out
+
+        return forward
+
+    original = target.forward
+    found = {}
+    for shift in (-1e-5, 1e-5, 0.03):
+        monkeypatch.setattr(target, "forward", given(shift))
+        found[shift] = {
+            seed: decoder.generate(PROMPT, config.with_changes(seed=seed)).token_ids
+            for seed in range(60)
+        }
+    differing = [seed for seed in range(60) if found[-1e-5][seed] != found[1e-5][seed]]
+    assert differing, "the token at the edge was never drawn"
+    for seed in differing:
+        seeded = config.with_changes(seed=seed)
+        for run, plain in ((-1e-5, 1e-5), (1e-5, -1e-5)):
+            monkeypatch.setattr(target, "forward", given(plain))
+            divergences = rescore(target, PROMPT, found[run][seed], seeded)
+            assert len(divergences) == 1
+            assert first_real(divergences) is None
+    # Far from the edge it is one.
+    monkeypatch.setattr(target, "forward", given(0.03))
+    for seed in range(60):
+        if found[-1e-5][seed] != found[0.03][seed]:
+            seeded = config.with_changes(seed=seed)
+            assert first_real(rescore(target, PROMPT, found[-1e-5][seed], seeded))
+
+
+def test_a_long_prompt_is_rescored_in_chunks(monkeypatch: Any) -> None:
+    decoder = tiny.trained("tied")
+    monkeypatch.setattr("dartree_core.engine.rescore.PREFILL_CHUNK", 16)
+    prompt = [(13 * i) % 300 for i in range(50)]
+    config = DecodeConfig(max_new_tokens=8).with_changes(budget=8)
+    ids = decoder.generate(prompt, config).token_ids
+    forward, rows = decoder.target.forward, []
+
+    def counted(tokens: Any, cache: Any, **options: Any) -> Any:
+        rows.append(len(tokens))
+        return forward(tokens, cache, **options)
+
+    monkeypatch.setattr(decoder.target, "forward", counted)
+    assert rescore(decoder.target, prompt, ids, config) == []
+    assert rows[:4] == [16, 16, 16, 2]
+    assert set(rows[4:]) == {1}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,6 +84,18 @@ def test_compaction_moves_in_place() -> None:
     cache.commit(torch.tensor([0, 7, 19, 29]))
     assert cache.layers[0].keys.data_ptr() == where
     assert held(cache)[10:] == [100, 107, 119, 129]
+
+
+def test_a_cache_nobody_holds_is_gone_at_once() -> None:
+    cache = KVCache(2)
+    write(cache, 1, 0)
+    alive = weakref.ref(cache)
+    gc.disable()
+    try:
+        del cache
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_bytes_held_are_counted() -> None:

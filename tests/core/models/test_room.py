@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ def test_weights_are_counted_as_they_will_be_loaded(tmp_path: Path) -> None:
     save_file({"c": torch.zeros(())}, tmp_path / "two.safetensors", metadata={"format": "pt"})
     assert weight_bytes(tmp_path, torch.float32) == 4 * (15 + 7 + 1) + 11
     assert weight_bytes(tmp_path, torch.float16) == 2 * (15 + 7 + 1) + 11
+
+
+def test_the_same_weights_in_another_layout_count_once(tmp_path: Path) -> None:
+    weight = {"a": torch.zeros(3, 5)}
+    save_file(weight, tmp_path / "model-00001-of-00001.safetensors")
+    save_file(weight, tmp_path / "consolidated.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00001.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert weight_bytes(tmp_path, torch.float32) == 4 * 15
+    (tmp_path / "model.safetensors.index.json").unlink()
+    (tmp_path / "model-00001-of-00001.safetensors").rename(tmp_path / "model.safetensors")
+    assert weight_bytes(tmp_path, torch.float32) == 4 * 15
 
 
 def test_a_loaded_model_takes_what_was_predicted() -> None:
