@@ -123,7 +123,9 @@ class FeatureRecipe:
     """Where the target's hidden states come from.
 
     Attributes:
-        cache_gb: Disk to spend on states; sequences beyond it are computed at every visit.
+        cache_gb: Disk to spend on the states of a corpus, held-out answers being one of their own;
+            sequences beyond it are computed at every visit. What other runs left in the same
+            folder is neither counted nor removed.
         precision: Of the target's forward pass while training.
     """
 
