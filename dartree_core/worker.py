@@ -7,6 +7,7 @@ process whatever it is doing.
 
 from __future__ import annotations
 
+import gc
 import logging
 import queue
 import threading
@@ -37,6 +38,7 @@ from dartree_core.worker_protocol import (
     Reply,
     Request,
     RequestError,
+    RequestId,
     Reset,
     Resume,
     Set,
@@ -151,8 +153,13 @@ class Worker:
         except RequestError as error:
             self._emit(Reply(error.id, error.op, False, error.message, error.remedy))
         except DARTreeError as error:
-            id, op = (request.id, _op(request)) if request else (None, "")
-            self._emit(Reply(id, op, False, error.message, error.remedy))
+            self._emit(Reply(*_names(request), False, error.message, error.remedy))
+        except Exception as error:
+            # Whatever one line does, the worker outlives it, and so does the running turn.
+            log.exception("a request failed")
+            message = f"The request failed: {type(error).__name__}: {error}".rstrip(": ")
+            remedy = "The worker's log has the details."
+            self._emit(Reply(*_names(request), False, message, remedy))
         return True
 
     def _admit(self, request: Request) -> dict[str, Any] | None:
@@ -216,14 +223,24 @@ class Worker:
             self._running.cancel()
 
     def _set(self, request: Set) -> dict[str, Any]:
+        applies = dict.fromkeys(request.changes, "next turn")
+        now = {k: v for k, v in request.changes.items() if k in TREE_SETTINGS}
         with self._lock:
-            self._config = self._config.with_changes(**request.changes)
-            applies = dict.fromkeys(request.changes, "next turn")
-            now = {k: v for k, v in request.changes.items() if k in TREE_SETTINGS}
-            if self._running is not None and now:
-                self._turn_config = self._turn_config.with_changes(**now)
-                self._running.retune(self._turn_config.tree)
-                applies.update(dict.fromkeys(now, "next round"))
+            try:
+                config = self._config.with_changes(**request.changes)
+                if self._running is not None and now:
+                    turn_config = self._turn_config.with_changes(**now)
+                    self._running.retune(turn_config.tree)
+                    self._turn_config = turn_config
+                    applies.update(dict.fromkeys(now, "next round"))
+            except TypeError as error:
+                raise RequestError(
+                    f"set: a value is of the wrong type: {error}.",
+                    'For example {"budget": 8}.',
+                    request.id,
+                    "set",
+                ) from error
+            self._config = config  # only what was accepted as a whole
         return {"applies": applies}
 
     # Work, done in the main thread
@@ -260,6 +277,7 @@ class Worker:
         match request:
             case Load():
                 self._decoder = self._session = None  # frees memory before more is taken
+                gc.collect()  # a target and its recorded passes hold each other
                 decoder, facts = self._load(request, self._emit)
                 with self._lock:
                     self._decoder = decoder
@@ -326,3 +344,8 @@ class Worker:
 
 def _op(request: Request) -> str:
     return type(request).__name__.lower()
+
+
+def _names(request: Request | None) -> tuple[RequestId, str]:
+    """Id and operation for a reply; nothing where the request could not even be read."""
+    return (None, "") if request is None else (request.id, _op(request))

@@ -187,7 +187,7 @@ def decode_request(line: str | bytes) -> Request:
     """
     try:
         data = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(
             f"A request is not valid JSON: {error}.",
             'Send one object a line, such as {"op": "load", "bundle": "demo"}.',

@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.css.errors import StylesheetError
 from textual.css.query import NoMatches
+from textual.css.tokenizer import TokenError
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.widget import MountError
 from textual.widgets import Input, TextArea
 
@@ -31,6 +34,7 @@ from dartree_tui.screens.main import MainScreen
 from dartree_tui.settings import Settings, save_settings
 from dartree_tui.terminal_keys import teach
 from dartree_tui.themes import DEFAULT_DARK, load_themes, variable_defaults, watch_themes
+from dartree_tui.widgets.visible import visible
 
 BACKLOG = 200
 """Records waiting to be taken from which on fewer frames are drawn."""
@@ -105,6 +109,7 @@ class DartreeApp(App[None]):
         return dict(variable_defaults(self.current_theme.dark if self._themed else True))
 
     _themed = False
+    _drawable: Theme | None = None
 
     def _load_themes(self) -> None:
         found = load_themes()
@@ -161,6 +166,21 @@ class DartreeApp(App[None]):
                 self.theme_changed_signal.publish(self.current_theme)
                 self.main.refresh_all()
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """Take the theme's colours; where style sheets refuse them, the last they took."""
+        try:
+            super().refresh_css(animate)
+        except (StylesheetError, TokenError):
+            before = self._drawable
+            if before is None:
+                raise
+            fault = f"Theme {self.theme!r} has [variables] that cannot be used where they count."
+            self.client.tell(f"{fault} The colours before it stay.", "warning")
+            self.register_theme(before)
+            self.theme = before.name
+            super().refresh_css(animate)
+        self._drawable = self.current_theme
+
     async def _tick(self, whole: bool = False) -> None:
         async with self._painting:
             try:
@@ -183,7 +203,8 @@ class DartreeApp(App[None]):
             return  # a long trace is being read: rather get on than draw what is gone at once
         while self.client.notices:
             notice = self.client.notices.popleft()
-            self.notify(notice.text, severity=notice.severity, timeout=8, markup=False)
+            text = visible(notice.text)
+            self.notify(text, severity=notice.severity, timeout=8, markup=False)
         self._show_loss()
         main = self.main
         main.tick(seconds)
@@ -279,8 +300,7 @@ class DartreeApp(App[None]):
 
     def action_new(self) -> None:
         """A new conversation."""
-        if self.client.new_conversation():
-            self.main.action_follow()
+        self.client.new_conversation()
 
     def action_calibrate(self) -> None:
         """Measure plain decoding."""

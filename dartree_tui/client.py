@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from dartree_core.config import DecodeConfig
-from dartree_core.errors import DARTreeError
 from dartree_core.events import Calibrated, LoadProgress, RunStarted, encode
 from dartree_core.trace import to_line
 from dartree_core.worker_protocol import (
@@ -22,24 +21,22 @@ from dartree_core.worker_protocol import (
     Generate,
     Load,
     Reply,
-    Reset,
     Set,
 )
 from dartree_tui.compare import Comparison, Side
-from dartree_tui.conversation import Saved, reopen
 from dartree_tui.engines import Engine, Lost
 from dartree_tui.engines.replay import ReplayEngine
 from dartree_tui.jobs import Done
-from dartree_tui.line import Line
-from dartree_tui.notices import Status
 from dartree_tui.pace import glance_seconds, on_these_cores
-from dartree_tui.recall import Recall, recall_text
+from dartree_tui.recall import END
 from dartree_tui.settings import Settings
 from dartree_tui.store import Turn, models_of
+from dartree_tui.talk import Talk
 from dartree_tui.unfinished import request_for, unfinished
+from dartree_tui.vocab import Vocab
 
 
-class Client(Line):
+class Client(Talk):
     """One user's run.
 
     Args:
@@ -47,8 +44,7 @@ class Client(Line):
         settings: What the user likes.
         record: Also write the first conversation's trace here.
 
-    Attributes, beside those of `Line`:
-        models: What is loaded, as the worker told; empty before.
+    Attributes, beside those of `Talk`:
         unsent: A question that came to nothing, to be put back into the prompt.
         lost: Why the worker is gone, while it is.
         complete, trouble: The replay has been read to its end; what went wrong with it.
@@ -58,7 +54,6 @@ class Client(Line):
         self, make_engine: Callable[[], Engine], settings: Settings, record: Path | None = None
     ) -> None:
         super().__init__(make_engine, settings, record)
-        self.models: dict[str, Any] = {}
         self.unsent: str | None = None
         self.lost: Lost | None = None
         self.complete = False
@@ -68,7 +63,6 @@ class Client(Line):
         self._waiting: str | None = None
         self._unmeasured = False
         self._go_on = False
-        self._recall: Recall | None = None
         self._configured: tuple[object, object, DecodeConfig | None] = (None, None, None)
 
     # Life
@@ -140,6 +134,17 @@ class Client(Line):
             return self._refuse("No model is loaded. Press f4 to choose one.")
         if not self._may("ask", "ready"):
             return False
+        self._leave_foreign_trees()
+
+        def undo() -> None:
+            self.conversation.take_back()
+            self.unsent = text
+
+        self._generate(text, undo)
+        return True
+
+    def _generate(self, text: str, undo: Callable[[], None]) -> None:
+        """Have a question answered; `undo` is called when nothing comes of it."""
         self.conversation.say(text)
         self.status = "busy"
         request = Generate(
@@ -148,8 +153,7 @@ class Client(Line):
             glance_seconds=glance_seconds(self.shares_cores),
         )
         turns = len(self.store.turns)
-        self._send(request, lambda reply: self._answered(reply, text, turns))
-        return True
+        self._send(request, lambda reply: self._answered(reply, turns, undo))
 
     @property
     def config(self) -> DecodeConfig:
@@ -167,7 +171,7 @@ class Client(Line):
     def cut_off(self) -> bool:
         """True when the newest answer broke off because the worker failed or was lost."""
         turn = unfinished(self.store)
-        return turn is not None and turn.failed is not None
+        return turn is not None and turn.failed is not None and self._foreign is None
 
     def go_on(self) -> bool:
         """Let the model go on with an answer that was cut off, stopped, or met the limit."""
@@ -176,6 +180,11 @@ class Client(Line):
         turn = unfinished(self.store)
         if turn is None or self.conversation.answered != turn.index:
             return self._refuse("The last answer is whole; there is nothing to go on with.")
+        if self._foreign is not None:
+            return self._refuse(
+                f"The last answer is {self._foreign}'s, and the loaded model reads other tokens. "
+                "ctrl+r asks it again."
+            )
         self.store.going_on = turn
         self.status = "busy"
         request = replace(
@@ -206,13 +215,23 @@ class Client(Line):
         """Ask the last question again."""
         if not self._may("ask again", "ready"):
             return False
-        text = self.conversation.take_back()
+        self._leave_foreign_trees()
+        talk, store = self.conversation, self.store
+        before = list(talk.messages)
+        text = talk.take_back()
         if text is None:
+            talk.messages = before
             return self._refuse("There is no question to ask again.")
-        turns = [t for t in self.store.turns if not t.replaced]
-        if turns:
-            turns[-1].replaced = True
-        return self.ask(text)
+        taken = {index for message in before[len(talk.messages) :] for index in message.turns}
+        turns = [turn for turn in store.turns if turn.index in taken]
+        store.set_replaced(turns, True)
+
+        def undo() -> None:
+            talk.messages = before
+            store.set_replaced(turns, False)
+
+        self._generate(text, undo)
+        return True
 
     def stop(self) -> bool:
         """End whatever runs; False when nothing does."""
@@ -249,7 +268,10 @@ class Client(Line):
         """Decode one prompt twice, in sessions of their own; see `comparison`."""
         if not self._may("compare", "ready"):
             return False
-        self.comparison = Comparison(prompt, (Side(left), Side(right)), self.store.vocab)
+        if self.stepping:
+            self.step_mode(False)
+            self.tell("Step mode is off: both sides run through.")
+        self.comparison = Comparison(prompt, (Side(left), Side(right)), Vocab(self._words))
         self.status = "comparing"
         self.comparison.run(self.conversation.system, self._decode_aside, self._compared)
         return True
@@ -262,47 +284,6 @@ class Client(Line):
         self._home()
         self._idle()
 
-    # Conversations
-
-    def new_conversation(self) -> bool:
-        """Forget what was said, here and in the worker's caches."""
-        if not self._may("start anew", "off", "ready", "lost"):
-            return False
-        baseline = self.store.baseline
-        self.spool.close()
-        self._start_run()
-        self.intake.redirect(self.spool, self.store.vocab.words)
-        if baseline is not None:
-            self.store.feed(baseline)
-            self.spool.append(baseline, to_line(encode(baseline)), {})
-        if self.status == "ready":
-            self._send(Reset(), self._complain)
-        return True
-
-    def save(self) -> Path | None:
-        """Save the conversation with its trees; None, with a notice, when that fails."""
-        try:
-            return self.conversation.save(self.spool)
-        except (DARTreeError, OSError) as error:
-            self.tell(str(error), "error")
-            return None
-
-    def open(self, chosen: Saved) -> bool:
-        """Go on with a saved conversation; its trees arrive through `pump`."""
-        try:
-            conversation = reopen(chosen.folder)
-        except DARTreeError as error:
-            return self._refuse(str(error), "error")
-        if not self.new_conversation():
-            return False
-        self.conversation = conversation
-        try:
-            self._recall = Recall(chosen, conversation, self.store, self.spool)
-        except DARTreeError as error:
-            self.tell(f"The conversation's trees are gone. {error}", "warning")
-            recall_text(conversation, self.store)
-        return True
-
     # What comes back
 
     def pump(self, seconds: float = 0.03) -> bool:
@@ -311,9 +292,8 @@ class Client(Line):
         if self._recall is not None:
             came = self._recall.pump(seconds)
             if self._recall.over:
-                trouble, self._recall = self._recall.trouble, None
-                if trouble:
-                    self.tell(trouble, "warning")
+                recall, self._recall = self._recall, None
+                self._opened(recall)
                 self._idle()
         for record, offset in self.intake.take(seconds):
             came = True
@@ -337,6 +317,7 @@ class Client(Line):
         if not self.engine.live:
             self.complete = True
             self.trouble = lost.message
+            self.store.abandon(END)
             if lost.message:
                 self.tell(lost.message, "error")
             return
@@ -346,16 +327,18 @@ class Client(Line):
         self._sink = self.store
         if self.comparison is not None:
             self.comparison.over = True
-        self.store.abandon(lost.message)
+        if self._recall is None:  # else what is open is being read, not decoded
+            self._broke_off(lost.message)
         self._jobs.fail(lost.message)
         self.status = "lost"
         if self._waiting is not None:
             self.unsent, self._waiting = self._waiting, None
 
-    def _may(self, what: str, *states: Status) -> bool:
-        if self._recall is not None:
-            return self._refuse("The conversation is still being opened.")
-        return super()._may(what, *states)
+    def _broke_off(self, message: str) -> None:
+        """Say of the open turn what the worker could not say any more, also in the trace."""
+        failed = self.store.abandon(message)
+        if failed is not None:
+            self.spool.append(failed, to_line(encode(failed)), {})
 
     def _loaded(self, reply: Reply) -> None:
         self.loading = None
@@ -378,14 +361,13 @@ class Client(Line):
             self.tell(reply.message, "warning")
         self._idle()
 
-    def _answered(self, reply: Reply, text: str, turns: int) -> None:
+    def _answered(self, reply: Reply, turns: int, undo: Callable[[], None]) -> None:
         turn = self.store.turn if len(self.store.turns) > turns else None
         if turn is not None and turn.text:  # also of a turn that failed: it can be gone on with
             self.conversation.answer(turn.text, turn.index)
             self._keep_saved()
         else:
-            self.conversation.take_back()
-            self.unsent = text
+            undo()
         self._over(reply)
 
     def _went_on(self, reply: Reply, before: Turn) -> None:
@@ -395,10 +377,6 @@ class Client(Line):
             self._keep_saved()
         self.store.going_on = None
         self._over(reply)
-
-    def _keep_saved(self) -> None:
-        if self.conversation.folder is not None:
-            self.save()
 
     def _over(self, reply: Reply) -> None:
         if reply.message and self.status != "lost":
@@ -413,7 +391,10 @@ class Client(Line):
             return
         if self._waiting is not None:
             text, self._waiting = self._waiting, None
-            self.ask(text)
+            if self._foreign is None:
+                self.ask(text)
+            else:
+                self.unsent = text  # asking leaves the trees: not while someone may look at them
         elif self._go_on:
             self._go_on = False
             self.go_on()

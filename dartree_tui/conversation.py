@@ -28,12 +28,17 @@ class Message:
     """One message.
 
     Attributes:
-        turn: Index of the turn that wrote it, for answers.
+        turns: Indices of the turns that wrote it, for answers: more than one when gone on with.
     """
 
     role: Role
     content: str
-    turn: int | None = None
+    turns: tuple[int, ...] = ()
+
+    @property
+    def turn(self) -> int | None:
+        """The turn that wrote its end."""
+        return self.turns[-1] if self.turns else None
 
 
 @dataclass(slots=True)
@@ -75,12 +80,12 @@ class Conversation:
 
     def answer(self, text: str, turn: int) -> None:
         """Add the model's answer."""
-        self.messages.append(Message("assistant", text, turn))
+        self.messages.append(Message("assistant", text, (turn,)))
 
     def go_on(self, text: str, turn: int) -> None:
         """Add to the last answer what a later turn wrote."""
         last = self.messages[-1]
-        self.messages[-1] = Message("assistant", last.content + text, turn)
+        self.messages[-1] = Message("assistant", last.content + text, (*last.turns, turn))
 
     def take_back(self) -> str | None:
         """Remove the last answer, if it is last, and the question before it; return the question.
@@ -165,7 +170,7 @@ def reopen(folder: Path) -> Conversation:
         TraceError: the folder does not hold a conversation of this version.
     """
     data = _read(folder / _FILE)
-    messages = [Message(m["role"], m["content"], m.get("turn")) for m in data["messages"]]
+    messages = [Message(m["role"], m["content"], _turns(m)) for m in data["messages"]]
     return Conversation(str(data["system"]), messages, str(data["created"]), folder)
 
 
@@ -176,14 +181,22 @@ def _read(file: Path) -> dict[str, Any]:
         if data["format"] != _FORMAT:
             raise TraceError(f"{file} has format {data['format']}, not {_FORMAT}.", remedy)
         for message in data["messages"]:
-            turn = message.get("turn")
-            if message["role"] not in ("user", "assistant") or not isinstance(turn, int | None):
+            if message["role"] not in ("user", "assistant"):
                 raise ValueError("a message is damaged")
             str.strip(message["content"])
+            _turns(message)
         _ = data["title"], data["created"], data["system"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise TraceError(f"{file} is no saved conversation: {error}.", remedy) from error
     return dict(data)
+
+
+def _turns(message: dict[str, Any]) -> tuple[int, ...]:
+    last = message.get("turn")  # all that earlier versions kept
+    turns = message.get("turns", [] if last is None else [last])
+    if not isinstance(turns, list) or not all(isinstance(turn, int) for turn in turns):
+        raise ValueError("a message is damaged")
+    return tuple(turns)
 
 
 def _free_folder(root: Path, title: str) -> Path:

@@ -58,7 +58,8 @@ class Line:
         else:
             self._runs += 1
             self.spool = Spool(record=numbered(self._recording, self._runs))
-        # A worker tells a token's text once, not again for another conversation.
+        # A worker tells a token's text once, not again for another conversation. These are the
+        # words it told, also while the store shows a run that has words of its own.
         self.store = Store(Vocab(dict(self._words)), self.spool.round)
         self._words = self.store.vocab.words
         self.conversation = Conversation(self.settings.chat.system_prompt)
@@ -68,7 +69,7 @@ class Line:
         """Another engine, for the same run."""
         self.engine.close()
         self.engine = self._make_engine()
-        self.intake = Intake(self.spool, self.store.vocab.words, self.engine.label)
+        self.intake = Intake(self.spool, self._words, self.engine.label)
         self.stepping = False
         self._jobs = Jobs()
         self._sink = self.store
@@ -76,12 +77,12 @@ class Line:
 
     def _aside(self, store: Store) -> None:
         """Let what comes from now on go to another store, and into no file."""
-        self.intake.redirect(None, self.store.vocab.words)
+        self.intake.redirect(None, self._words)
         self._sink = store
 
     def _home(self) -> None:
         """Let what comes from now on go to the run again."""
-        self.intake.redirect(self.spool, self.store.vocab.words)
+        self.intake.redirect(self.spool, self._words)
         self._sink = self.store
 
     # Requests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Literal, TypeAlias
 
 from dartree_core.events import BlockDrafted, DepthExpanded, TreePruned, TreeVerified
@@ -67,6 +68,12 @@ class PartialRound:
         if self._tree is None:
             self._tree = self._build()
         return self._tree
+
+    def snapshot(self) -> PartialRound:
+        """The round as it is now, which later events do not reach."""
+        now = copy(self)
+        now.considered, now._rows = dict(self.considered), dict(self._rows)
+        return now
 
     def apply(self, event: StageEvent) -> None:
         """Add what one stage event says."""

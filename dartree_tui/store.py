@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias
@@ -151,7 +151,7 @@ class Store:
         keep: int = KEEP_ROUNDS,
     ) -> None:
         self.version = 0
-        self.vocab = vocab or Vocab()
+        self.vocab = Vocab() if vocab is None else vocab  # an empty one is going to be filled
         self.run: RunStarted | None = None
         self.progress: LoadProgress | None = None
         self.turns: list[Turn] = []
@@ -188,6 +188,7 @@ class Store:
                 pass  # a stream joined in the middle of a turn: wait for the next one
 
     def _turn_started(self, event: TurnStarted) -> None:
+        self.abandon("The answer broke off here.")
         self.failed = None
         self.partial = None
         turn = Turn(len(self.turns), event.prompt, event.template, event.config, len(self.marks))
@@ -207,11 +208,20 @@ class Store:
         if self.turns and not self.turns[-1].over:
             self.turns[-1].failed = event
 
-    def abandon(self, message: str) -> None:
-        """The source is gone: what was open stays unfinished."""
+    def abandon(self, message: str) -> RunFailed | None:
+        """The source is gone: what was open stays unfinished, and the event returned says so."""
         self.version += 1
-        if self.generating or self.partial is not None:
-            self._failed(RunFailed(message))
+        if not self.generating and self.partial is None:
+            return None
+        failed = RunFailed(message)
+        self._failed(failed)
+        return failed
+
+    def set_replaced(self, turns: Iterable[Turn], replaced: bool) -> None:
+        """Say whether the question of these turns was asked again."""
+        self.version += 1
+        for turn in turns:
+            turn.replaced = replaced
 
     def _in_turn(self, event: Event, offset: int) -> None:
         turn = self.turns[-1]
@@ -350,13 +360,6 @@ class Store:
             baseline=self.baseline.tokens_per_second if self.baseline else math.nan,
             method=str(turn.config.get("method", "dartree")),
         )
-
-    def recall(self, prompt: str, answer: str) -> None:
-        """Add a turn of which only the text is left."""
-        self._turn_started(TurnStarted(len(self.turns), prompt, (), "", {}))
-        self.turns[-1].add(answer)
-        self.turns[-1].finished = TurnFinished(len(self.turns) - 1, "eos", answer, ())
-        self.version += 1
 
     def find(
         self, text: str = "", fate: BonusFate | None = None, worst_first: bool = False

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from textual.color import Color, ColorParseError
+from textual.css.errors import StylesheetError
+from textual.css.stylesheet import Stylesheet
+from textual.css.tokenizer import TokenError
 from textual.theme import Theme
 
 from dartree_core.errors import DARTreeError
@@ -129,7 +132,7 @@ def parse_theme(data: Mapping[str, Any], path: Path) -> ThemeFile:
         variables[f"scrollbar-{part}"] = base["surface"]
     extra = _typed(path, "variables", data.get("variables", {}), dict, "a table of text values")
     for key, value in extra.items():
-        variables[key] = _typed(path, f"variables.{key}", value, str, "text in quotes")
+        variables[key] = _css(path, key, value)
     theme = Theme(name=path.stem, dark=dark, variables=variables, **base)
     return ThemeFile(path, about, theme)
 
@@ -173,6 +176,23 @@ def _colour(path: Path, key: str, value: Any) -> str:
             'Write it as "#rrggbb".',
         )
     return colour.hex6
+
+
+def _css(path: Path, name: str, value: Any) -> str:
+    """The value of one of Textual's variables, tried as its style sheets use it."""
+    text: str = _typed(path, f"variables.{name}", value, str, "text in quotes")
+    kinds = ("style", "text-style"), ("background", "background"), ("", "color")
+    rule = next(rule for part, rule in kinds if part in name)
+    sheet = Stylesheet(variables={name: text})
+    sheet.add_source(f"* {{ {rule}: ${name}; }}")
+    try:
+        sheet.parse()
+    except (StylesheetError, TokenError) as error:
+        raise ThemeError(
+            f"{path}: variables.{name} is {text!r}, which no style sheet takes as {rule}.",
+            'Write a colour as "#rrggbb" and a text style as "bold" or "none".',
+        ) from error
+    return text
 
 
 def _ramp(path: Path, value: Any) -> dict[str, str]:

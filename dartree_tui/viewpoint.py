@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dartree_tui.frames import frame, frame_count
-from dartree_tui.partial import PartialRound
 from dartree_tui.store import AnyRound, Store
 
 MIN_PLAY_SECONDS = 0.15
@@ -11,9 +10,10 @@ MIN_PLAY_SECONDS = 0.15
 
 
 class Viewpoint:
-    """A place in a store. It reads the store and changes nothing in it.
+    """A place in one store. It reads the store and changes nothing in it.
 
     Attributes:
+        shown: What `show` last returned; freezing holds it, however much has come since.
         at: Index of the round on show; None follows the newest one.
         frame: Stage of that round, see `frames`; None shows it finished.
         frozen: True while the view stands still and events keep arriving.
@@ -25,7 +25,8 @@ class Viewpoint:
         self.frame: int | None = None
         self.frozen = False
         self.playing = False
-        self._pinned: PartialRound | None = None
+        self.shown: tuple[int, AnyRound | None] = (-1, None)
+        self._pinned = False
         self._frozen_at = 0
         self._seen = 0
         self._shown_for = 0.0
@@ -45,24 +46,28 @@ class Viewpoint:
         A round that finished since the last call is shown once before the next one's growth is,
         or the accepted path would hardly ever be seen.
         """
+        if not self._pinned:
+            self.shown = self._look(store)
+        return self.shown
+
+    def _look(self, store: Store) -> tuple[int, AnyRound | None]:
         last = len(store.marks) - 1
-        if self._pinned is not None:
-            return last if self.at is None else self.at, self._pinned
         if self.at is not None and 0 <= self.at <= last:
             done = store.round(self.at)
             return self.at, done if self.frame is None else frame(done, self.frame)
         news = len(store.marks) != self._seen
         self._seen = len(store.marks)
-        if store.partial is not None and not news:
-            return last, store.partial
-        return last, store.round(last) if last >= 0 else store.partial
+        if last >= 0 and (news or store.partial is None):
+            return last, store.round(last)
+        # A copy: the store goes on building the round, also while the view stands still.
+        return last, None if store.partial is None else store.partial.snapshot()
 
     # Moves
 
     def follow(self) -> None:
         """Back to the newest round, whatever comes."""
-        self.at = self.frame = self._pinned = None
-        self.frozen = self.playing = False
+        self.at = self.frame = None
+        self.frozen = self.playing = self._pinned = False
 
     def freeze(self, store: Store) -> None:
         """Stand still on what is shown now."""
@@ -72,14 +77,14 @@ class Viewpoint:
         self.playing = False
         self._frozen_at = len(store.marks)
         if self.at is None:
-            self._pinned = store.partial
-            self.at = len(store.marks) - 1 if store.marks else None
+            self._pinned = True
+            self.at = self.shown[0] if self.shown[0] >= 0 else None
 
     def go(self, store: Store, index: int) -> None:
         """Show a finished round, the nearest there is."""
         if not store.marks:
             return
-        self._pinned = self.frame = None
+        self._pinned, self.frame = False, None
         self.at = max(0, min(index, len(store.marks) - 1))
         self._shown_for = 0.0
 

@@ -57,12 +57,18 @@ class Intake:
     Args:
         spool: Where events are kept, if anywhere.
         words: Token id to text; filled as the source tells.
+        skip: Events that are neither kept nor given on.
     """
 
     def __init__(
-        self, spool: Spool | None, words: dict[int, TokenText], name: str = "The stream"
+        self,
+        spool: Spool | None,
+        words: dict[int, TokenText],
+        name: str = "The stream",
+        skip: tuple[type[Event], ...] = (),
     ) -> None:
         self._spool = spool
+        self._skip = skip
         self._decoder = EventDecoder(name)
         self._decoder.vocab = words
         self._queue: deque[tuple[Record, int] | bytes] = deque()
@@ -102,7 +108,7 @@ class Intake:
             if raw.startswith(_REPLY):
                 return decode_reply(json.loads(raw)), -1
             event = self._decoder.event(raw)
-            if event is None:
+            if event is None or isinstance(event, self._skip):
                 return None
             return event, self._keep(event, raw) if offset is None else offset
         except (DARTreeError, ValueError) as error:

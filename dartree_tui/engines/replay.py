@@ -19,6 +19,8 @@ class ReplayEngine:
 
     Args:
         source: A file's path, or an open binary stream such as a pipe.
+        addressed: Tell where each line lies, if it can be told. Off where the lines are kept
+            elsewhere.
 
     Attributes:
         whole: True for a file, False for a stream that may still grow.
@@ -30,7 +32,7 @@ class ReplayEngine:
 
     live = False
 
-    def __init__(self, source: Path | BinaryIO) -> None:
+    def __init__(self, source: Path | BinaryIO, addressed: bool = True) -> None:
         self.name, self._file, self._owned = open_source(source)
         self._lines = ByteLines(self._file, self.name)
         self._first: bytes | None = None
@@ -45,7 +47,7 @@ class ReplayEngine:
             except BaseException:
                 self._file.close()
                 raise
-        self._addressed = isinstance(source, Path) and not self._lines.packed
+        self._addressed = addressed and isinstance(source, Path) and not self._lines.packed
 
     def spool(self) -> Spool:
         """A spool fit for this trace: the file itself where its lines can be addressed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -21,15 +21,25 @@ from dartree_tui.compare import Comparison, Side
 from dartree_tui.palette import Palette
 from dartree_tui.settings import options, parse_value
 from dartree_tui.widgets.figures import amount
+from dartree_tui.widgets.visible import visible
 
 if TYPE_CHECKING:
     from dartree_tui.app import DartreeApp
+
+TABLE_WIDTH = 60
+"""Cells from which on two columns are readable beside each other."""
 
 _FIELDS = ("budget", "width", "depth_bonus", "temperature", "seed", "max_new_tokens")
 
 
 class CompareScreen(Screen[None]):
-    """Two columns of settings above one table of what they did."""
+    """Two columns of settings above one table of what they did.
+
+    A small screen shows either: the settings below each other, or, from the start on, the result.
+    """
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-wide")]  # noqa: RUF012 - declared by Screen
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-high")]  # noqa: RUF012 - declared by Screen
 
     DEFAULT_CSS = """
     CompareScreen { background: $background; }
@@ -46,10 +56,19 @@ class CompareScreen(Screen[None]):
     CompareScreen #verdict { height: auto; margin: 0 2; }
     CompareScreen #table { height: 1fr; padding: 0 2; scrollbar-size-vertical: 1; }
     CompareScreen #table Static { height: auto; }
+    CompareScreen.-tiny #title { display: none; }
+    CompareScreen.-narrow #sides {
+        layout: vertical; height: 1fr; overflow-y: auto; scrollbar-size-vertical: 1; }
+    CompareScreen.-narrow .row Input, CompareScreen.-narrow .row Select { width: 1fr; }
+    CompareScreen.-narrow.-result #sides, CompareScreen.-tiny.-result #sides,
+    CompareScreen.-narrow #verdict, CompareScreen.-tiny #verdict,
+    CompareScreen.-narrow #table, CompareScreen.-tiny #table { display: none; }
+    CompareScreen.-result #verdict, CompareScreen.-result #table { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "back", id="compare.back"),
         Binding("ctrl+r", "run", "run", priority=True, id="compare.run"),
+        Binding("f6", "fold", "sides", id="compare.fold", tooltip="settings or result"),
     ]
 
     app: DartreeApp
@@ -100,7 +119,27 @@ class CompareScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Start at the prompt."""
+        self.set_class(self.app.client.comparison is not None, "-result")
         self.query_one("#prompt").focus()
+
+    @property
+    def small(self) -> bool:
+        """True when settings and result do not fit together."""
+        return self.has_class("-narrow") or self.has_class("-tiny")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Folding is for small screens."""
+        return self.small or action != "fold"
+
+    def on_resize(self) -> None:
+        """The footer names what can be done at this size."""
+        self.refresh_bindings()
+
+    def action_fold(self) -> None:
+        """Show the settings in place of the result, or the result again."""
+        self.toggle_class("-result")
+        seen = self.query_one("#table" if self.has_class("-result") else "#left-method")
+        self.call_after_refresh(seen.focus)
 
     def _config(self, side: str) -> DecodeConfig:
         changes: dict[str, Any] = {"method": self.query_one(f"#{side}-method", Select).value}
@@ -126,6 +165,9 @@ class CompareScreen(Screen[None]):
             return
         if self.app.client.compare(prompt, left, right):
             self._drawn = ()
+            self.add_class("-result")
+            if self.small:
+                self.query_one("#table").focus()
 
     def action_back(self) -> None:
         """Stop what runs here, then go back."""
@@ -145,26 +187,28 @@ class CompareScreen(Screen[None]):
             return
         self._drawn = state
         palette = Palette.of(self.app)
-        self.query_one("#verdict", Static).update(verdict(comparison, palette))
-        room = self.size.width - 6
-        self.query_one("#table Static", Static).update(table(comparison, palette, room))
+        room = self.size.width - 4
+        self.query_one("#verdict", Static).update(verdict(comparison, palette, room))
+        draw = table if room >= TABLE_WIDTH else stacked
+        text, parting = draw(comparison, palette, room - 2)
+        self.query_one("#table Static", Static).update(text)
+        if comparison.over and parting:
+            self.call_after_refresh(
+                self.query_one("#table").scroll_to, y=parting - 1, animate=False
+            )
 
 
-def verdict(comparison: Comparison, palette: Palette) -> Text:
+def verdict(comparison: Comparison, palette: Palette, width: int) -> Text:
     """Rounds, time and speed of both, and the difference in words."""
     out = Text(style=palette.text)
     for name, side in zip("AB", comparison.sides, strict=True):
         out.append(f"{name}  ", palette.accent)
-        out.append(f"{side.config.method:<14}", palette.text)
+        room = width - 3
         if side.error:
-            out.append(side.error + "\n", palette.warning)
-            continue
-        tokens = max(0, len(side.tokens) - 1)
-        speed = tokens / side.seconds if side.seconds else float("nan")
-        per = tokens / side.rounds if side.rounds else float("nan")
-        out.append(f"{side.rounds:>5} rounds  {tokens:>5} tokens  ", palette.text)
-        out.append(f"{per:>5.2f} tokens/round  {side.seconds:>6.2f} s  ", palette.text)
-        out.append(f"{amount(speed):>6} tokens/s\n", palette.text)
+            out.append(f"{side.config.method:<14}", palette.text)
+            out.append(visible(side.error) + "\n", palette.warning)
+        else:
+            out.append(_figures(side, room) + "\n", palette.text)
     left, right = comparison.sides
     apart = comparison.divergence()
     if not comparison.over:
@@ -175,10 +219,29 @@ def verdict(comparison: Comparison, palette: Palette) -> Text:
             same = "the same tokens" if left.tokens == right.tokens else "the same tokens so far"
             out.append(f"   {same}", palette.state["hit"])
         else:
-            out.append(
-                f"   texts part at token {apart}: " + _why_apart(left, right), palette.warning
-            )
+            why = f": {_why_apart(left, right)}" if width >= TABLE_WIDTH else ""
+            out.append(f"   texts part at token {apart}{why}", palette.warning)
     return out
+
+
+def _figures(side: Side, width: int) -> str:
+    """What one side did, on one line; where it does not fit, what can be worked out goes first."""
+    tokens = max(0, len(side.tokens) - 1)
+    speed = tokens / side.seconds if side.seconds else float("nan")
+    per = tokens / side.rounds if side.rounds else float("nan")
+    figures = {
+        "rounds": f"{side.rounds:>5} rounds",
+        "tokens": f"{tokens:>5} tokens",
+        "per": f"{per:>5.2f} tokens/round",
+        "seconds": f"{side.seconds:>6.2f} s",
+        "speed": f"{amount(speed):>6} tokens/s",
+    }
+    for less in ("per", "tokens", "speed"):
+        line = f"{side.config.method:<14}" + "  ".join(figures.values())
+        if len(line) <= width:
+            return line
+        del figures[less]
+    return f"{side.config.method:<8}" + "  ".join(figures.values())
 
 
 def _difference(left: Side, right: Side) -> str:
@@ -205,14 +268,21 @@ def _why_apart(left: Side, right: Side) -> str:
     )
 
 
-def table(comparison: Comparison, palette: Palette, width: int) -> Text:
-    """The answer cut wherever a round began on either side; one line a piece."""
+def table(comparison: Comparison, palette: Palette, width: int) -> tuple[Text, int]:
+    """The answer cut wherever a round began on either side; one line a piece.
+
+    Returns:
+        The table, and the line on which the two part; 0 while they do not.
+    """
     column = max(12, (width - 12) // 2)
     out = Text(style=palette.text)
     tokens = [side.tokens for side in comparison.sides]
     out.append(f"{'token':<8}{fit('A', column)}  {fit('B', column)}\n", palette.dim)
     vocab = comparison.sides[0].store.vocab
-    for row in comparison.rows():
+    apart, parting = comparison.divergence(), 0
+    for line, row in enumerate(comparison.rows(), 1):
+        if apart is not None and row.start <= apart:
+            parting = line
         out.append(f"{row.start:<8}", palette.dim)
         for side, ids, number, opens in zip((0, 1), tokens, row.rounds, row.opens, strict=True):
             shown = "".join(vocab.shown(t) for t in ids[row.start : row.end])
@@ -225,4 +295,28 @@ def table(comparison: Comparison, palette: Palette, width: int) -> Text:
             out.append(lead + " ", palette.dim if not opens else palette.accent)
             out.append(fit(shown, column - cell_len(lead) - 1), mine)
             out.append("  " if side == 0 else "\n")
-    return out
+    return out, parting
+
+
+def stacked(comparison: Comparison, palette: Palette, width: int) -> tuple[Text, int]:
+    """The same pieces for a narrow screen: below each other, or once where both agree."""
+    out = Text(style=palette.text)
+    left, right = (side.tokens for side in comparison.sides)
+    vocab = comparison.sides[0].store.vocab
+    apart, parting, lines = comparison.divergence(), 0, 0
+    for row in comparison.rows():
+        if apart is not None and row.start <= apart:
+            parting = lines + 1
+        pieces = {"A": left[row.start : row.end], "B": right[row.start : row.end]}
+        if pieces["A"] == pieces["B"]:
+            pieces = {"=": pieces["A"]}
+        lead = f"{row.start:<5}"
+        for name, ids in pieces.items():
+            shown = "".join(vocab.shown(t) for t in ids)
+            ink = palette.text if name == "=" else palette.state["hit"]
+            for part in chop_cells(shown, max(8, width - 7)):
+                out.append(lead, palette.dim).append(f"{name} ", palette.accent)
+                out.append(part + "\n", ink)
+                lead = " " * 5
+                lines += 1
+    return out, parting

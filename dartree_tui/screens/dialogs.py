@@ -15,6 +15,7 @@ from textual.widgets import Input, Static, TextArea
 
 from dartree_core.errors import DARTreeError
 from dartree_tui.settings import write_atomically
+from dartree_tui.widgets.visible import visible
 
 if TYPE_CHECKING:
     from dartree_tui.app import DartreeApp
@@ -40,6 +41,8 @@ class Dialog(ModalScreen[None]):
 class ExportScreen(Dialog):
     """Where to write the conversation."""
 
+    _sure: Path | None = None
+
     def compose(self) -> ComposeResult:
         """A path, with a proposal in it."""
         title = self.app.client.conversation.title
@@ -48,20 +51,20 @@ class ExportScreen(Dialog):
         box.border_title = "export as Markdown"
         with box:
             yield Input(f"{name}.md", id="path")
-            yield Static("enter writes the file, escape closes", classes="hint")
+            yield Static("enter writes the file, escape closes", classes="hint", markup=False)
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
-        path = Path(event.value).expanduser()
-        if path.exists() and self.query_one(".hint", Static).id != "sure":
-            hint = self.query_one(".hint", Static)
-            hint.id = "sure"
-            hint.update(f"{path} exists. Press enter again to replace it.")
-            return
+        hint = self.query_one(".hint", Static)
         try:
+            path = Path(event.value).expanduser()
+            if path.exists() and path != self._sure:
+                self._sure = path
+                hint.update(f"{path} exists. Press enter again to replace it.")
+                return
             write_atomically(path, self.app.client.conversation.to_markdown())
-        except DARTreeError as error:
-            self.notify(str(error), severity="error", markup=False)
+        except (DARTreeError, OSError, RuntimeError, ValueError) as error:
+            hint.update(visible(f"Nothing was written. {error}"))
             return
         self.notify(f"Wrote {path}", markup=False)
         self.dismiss()

@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.widgets import Input, OptionList, Select, Static
 from textual.widgets.option_list import Option
 
@@ -32,7 +33,12 @@ class FindScreen(Dialog):
     FindScreen Select { width: 26; margin: 0 1; }
     FindScreen #order { width: 16; margin: 0; }
     FindScreen OptionList { height: 1fr; border: none; background: transparent; }
+    FindScreen.-narrow > .box { height: 100%; }
+    FindScreen.-narrow > .box > Horizontal { layout: vertical; height: 3; }
+    FindScreen.-narrow Select, FindScreen.-narrow #order { width: 1fr; margin: 0; }
+    FindScreen.-narrow OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
     """
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-wide")]  # noqa: RUF012 - declared by Screen
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "list", "list", show=False, id="find.list"),
     ]
@@ -85,16 +91,15 @@ class FindScreen(Dialog):
         if found:
             options.highlighted = 0
 
-    def _line(self, index: int) -> str:
+    def _line(self, index: int) -> Content:
         store = self.app.client.store
         mark = store.marks[index]
         shown = "".join(store.vocab.shown(t) for t in mark.emitted)
         fate = (mark.fate or "").replace("_", " ")
-        text = (
+        return Content(
             f"{mark.turn + 1:>3}·{mark.number + 1:<5} accepted {mark.accepted:<2} "
             f"of {mark.verified:>3} nodes  {fate:<14} {fit(shown, 40)}"
         )
-        return text.replace("[", r"\[")
 
     def action_list(self) -> None:
         """From the criteria into the list."""

@@ -11,6 +11,7 @@ from textual.widgets import Static
 
 from dartree_tui.engines import Lost
 from dartree_tui.screens.dialogs import Dialog
+from dartree_tui.widgets.visible import visible
 
 KEPT = "Conversation, trees and prompt are kept. "
 GO_ON = (
@@ -53,8 +54,8 @@ class LostScreen(Dialog):
         tail = "\n".join(self._lost.tail) or "It wrote nothing into its log."
         where = f"\nThe whole log: {self._log}" if self._log else ""
         with box:
-            yield Static(self._lost.message, markup=False)
-            yield Static(tail + where, classes="tail", markup=False)
+            yield Static(visible(self._lost.message), markup=False)
+            yield Static(visible(tail + where), classes="tail", markup=False)
             yield Static(KEPT + (GO_ON if self._cut else RESTART), classes="hint")
 
     def action_restart(self, go_on: bool) -> None:

@@ -8,13 +8,14 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
 from textual.widgets import ContentSwitcher, Footer, Static
 
 from dartree_tui.pace import TIGHT_WORDS_EVERY, WORDS_EVERY, Interval
 from dartree_tui.screens.keys import MAIN_BINDINGS
 from dartree_tui.screens.panes import MIN_HEIGHT, MIN_WIDTH, TITLES, PaneScreen
 from dartree_tui.status import Situation, situation
-from dartree_tui.store import AnyRound
+from dartree_tui.store import AnyRound, Store
 from dartree_tui.viewpoint import Viewpoint
 from dartree_tui.widgets.answer import CharacterChosen
 from dartree_tui.widgets.chat import ChatLog
@@ -28,6 +29,7 @@ from dartree_tui.widgets.timeline import RoundSelected, Timeline
 from dartree_tui.widgets.tree_grid import TreeGrid
 from dartree_tui.widgets.tree_outline import TreeOutline
 from dartree_tui.widgets.tree_view import NodeSelected, TreeView
+from dartree_tui.widgets.visible import visible
 
 if TYPE_CHECKING:
     from dartree_tui.app import DartreeApp
@@ -42,7 +44,8 @@ class MainScreen(PaneScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.view = Viewpoint()
+        self._view = Viewpoint()
+        self._viewed: Store | None = None
         self._told: tuple[object, ...] = ()
         self._drawn: tuple[object, ...] = ()
         self._place: tuple[object, ...] = ()
@@ -91,6 +94,14 @@ class MainScreen(PaneScreen):
             self.prompt.display = False
             self.drawing.focus()
         self._arrange()
+
+    @property
+    def view(self) -> Viewpoint:
+        """Where one looks. It ends with its store: a place in that means nothing in another."""
+        store = self.app.client.store
+        if store is not self._viewed:
+            self._view, self._viewed = Viewpoint(), store
+        return self._view
 
     @property
     def prompt(self) -> Prompt:
@@ -191,7 +202,8 @@ class MainScreen(PaneScreen):
             return
         title = f"round {round_.round + 1}   {headline(round_, store.vocab)}"
         if title != self._title:  # a new title repaints all of the pane
-            self._title = pane.border_title = title
+            self._title = title
+            pane.border_title = Content(visible(title))
 
     def _draw_node(self, round_: AnyRound | None) -> None:
         node = self.drawing.node
@@ -217,14 +229,14 @@ class MainScreen(PaneScreen):
     def _asked(self, event: Asked) -> None:
         self.view.follow()
         if self.app.client.ask(event.text):
-            event.prompt.sent()
+            event.prompt.sent(event.text)
         self._dirty = True
 
     @on(NodeSelected)
     def _node_selected(self, event: NodeSelected) -> None:
         if self.view.following and self.app.client.store.generating:
             self.view.freeze(self.app.client.store)
-        self._draw_node(self.view.show(self.app.client.store)[1])
+        self._draw_node(self.view.shown[1])
 
     @on(RoundSelected)
     def _round_selected(self, event: RoundSelected) -> None:
@@ -250,7 +262,7 @@ class MainScreen(PaneScreen):
         self._go(index)
         if find:
             store = self.app.client.store
-            self.drawing.show_round(store.round(index), store.vocab)
+            self.drawing.show_round(self.view.show(store)[1], store.vocab)
             self.drawing.find(find)
             self.drawing.focus()
 

@@ -15,6 +15,7 @@ from dartree_core.bundles import registry
 from dartree_tui.screens.dialogs import Dialog
 from dartree_tui.status import progress
 from dartree_tui.widgets.status import models_line
+from dartree_tui.widgets.visible import visible
 
 if TYPE_CHECKING:
     from dartree_core.bundles.registry import Bundle
@@ -94,7 +95,7 @@ class ModelScreen(Dialog):
         if step is not None:
             bar.update(total=step.total or None, progress=step.done)
         text = progress(step) if loading else f"loaded: {models_line(client.models)}"
-        self.query_one("#now", Static).update(text)
+        self.query_one("#now", Static).update(visible(text))
 
 
 _PLACEHOLDERS = {

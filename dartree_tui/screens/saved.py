@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from dartree_tui.conversation import Saved, conversations_path, saved
 from dartree_tui.screens.dialogs import Dialog
+from dartree_tui.widgets.visible import visible
 
 
 class SavedScreen(Dialog):
@@ -30,24 +31,17 @@ class SavedScreen(Dialog):
         box = Vertical(classes="box")
         box.border_title = "saved conversations"
         with box:
-            yield OptionList(
-                *(
-                    Option(
-                        f"{escape(s.title)}\n[dim]{s.created}  {s.answers} answers[/dim]", id=str(i)
-                    )
-                    for i, s in enumerate(self._found)
-                )
-            )
+            yield OptionList(*(Option(_entry(s), id=str(i)) for i, s in enumerate(self._found)))
             where = f"{conversations_path()}: nothing saved yet." if not self._found else ""
             yield Static(where or "enter opens, esc closes", classes="hint", markup=False)
 
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
         if self.app.client.open(self._found[int(event.option.id or 0)]):
-            self.app.main.action_follow()
             self.dismiss()
 
 
-def _entry(conversation: Saved) -> str:
+def _entry(conversation: Saved) -> Content:
     about = f"{conversation.created}  {conversation.answers} answers"
-    return f"{escape(conversation.title)}\n[dim]{about}[/dim]"
+    title = visible(conversation.title)
+    return Content.assemble(title, "\n", (visible(about), "dim"))

@@ -18,6 +18,7 @@ from dartree_tui.palette import Palette
 from dartree_tui.places import place_in_source
 from dartree_tui.store import Turn
 from dartree_tui.widgets.figures import amount
+from dartree_tui.widgets.visible import visible
 
 REASONS = {
     "eos": "",
@@ -91,7 +92,7 @@ def window(turn: Turn, round_: int | None) -> tuple[int, int]:
 def shaded(turn: Turn, palette: Palette, round_: int | None, first: int, last: int) -> Text:
     """Characters `first` to `last` of an answer, shaded, with one round marked."""
     out = Text(style=palette.text)
-    text = turn.text
+    text = visible(turn.text[first:last])
     end = first
     for piece in turn.pieces:
         if piece.end <= first or piece.start >= last:
@@ -100,9 +101,9 @@ def shaded(turn: Turn, palette: Palette, round_: int | None, first: int, last: i
         if round_ is not None and piece.round == round_:
             style += palette.cursor
         end = min(piece.end, last)
-        out.append(text[max(piece.start, first) : end], style)
-    out.append(text[end:last], palette.text)
-    if last < len(text):
+        out.append(text[max(piece.start - first, 0) : end - first], style)
+    out.append(text[end - first :], palette.text)
+    if last < len(turn.text):
         out.append(" …", palette.dim)
     return out
 
@@ -140,7 +141,7 @@ class AnswerView(Vertical):
         if fresh:
             with Horizontal(classes="line"):
                 yield Static("you", classes="who")
-                yield Static(self.turn.prompt, classes="said you", markup=False)
+                yield Static(visible(self.turn.prompt), classes="said you", markup=False)
         with Horizontal(classes="line"):
             yield Static("ai" if fresh else "…", classes="who")
             yield Markdown(open_links=False)
@@ -167,7 +168,7 @@ class AnswerView(Vertical):
         if not self._settled:
             await self._write(markdown)
         self.set_class(turn.replaced, "-replaced")
-        facts = facts_of(turn)
+        facts = visible(facts_of(turn))
         if facts != self._facts:
             self._facts = facts
             line = self.query_one(".facts", Static)
@@ -179,10 +180,10 @@ class AnswerView(Vertical):
         if self.turn.over:
             self._settled = True
             # A fence that was open while streaming may have swallowed what follows it.
-            await markdown.update(text)
+            await markdown.update(visible(text))
         elif len(text) > self._written:
             # Not by a stream of Textual's: its task would write after the frame it belongs to.
-            await markdown.append(text[self._written :])
+            await markdown.append(visible(text[self._written :]))
         self._written = len(text)
 
     def line_of(self, round_: int) -> int:
@@ -190,7 +191,7 @@ class AnswerView(Vertical):
         source = self.query_one(SourceView)
         start = next((p.start for p in self.turn.pieces if p.round == round_), 0)
         width = max(1, source.size.width)
-        text = self.turn.text[source.first : start]
+        text = visible(self.turn.text[source.first : start])
         before = Text(text + ".").wrap(self.app.console, width)
         return source.region.y - self.region.y + len(before) - 1
 
@@ -205,14 +206,14 @@ class AnswerView(Vertical):
 
     def char_of_selection(self, selected: str) -> int | None:
         """Where a selected piece of the answer begins in its source, or None."""
-        words = selected.strip()
-        found = self.turn.text.find(words) if words else -1
+        words, text = selected.strip(), visible(self.turn.text)
+        found = text.find(words) if words else -1
         if found < 0 and words:  # the rendering dropped marks or joined lines: try the first line
-            found = self.turn.text.find(words.splitlines()[0].strip())
+            found = text.find(words.splitlines()[0].strip())
         return found if found >= 0 else None
 
     def _char_at(self, widget: Widget, x: int, y: int) -> int | None:
-        text = self.turn.text
+        text = visible(self.turn.text)
         if isinstance(widget, SourceView):
             lines = text[widget.first :].split("\n")
             if y >= len(lines):

@@ -11,6 +11,7 @@ from textual.widgets import Static
 
 from dartree_tui.store import Store, Turn
 from dartree_tui.widgets.answer import AnswerView
+from dartree_tui.widgets.visible import visible
 
 KEEP_TURNS = 40
 """Turns kept as widgets; older ones stay in the store, the export and the timeline."""
@@ -95,7 +96,7 @@ class ChatLog(VerticalScroll, can_focus=True):
         line = self.query_one(".waiting", Static)
         line.display = waiting is not None
         if waiting is not None:
-            line.update(f"waits for the model: {waiting}")
+            line.update(visible(f"waits for the model: {waiting}"))
         turn = store.turn_of(marked) if marked is not None else None
         for view in self._views:
             number = None

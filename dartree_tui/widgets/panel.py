@@ -9,6 +9,7 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from dartree_tui.palette import Palette
+from dartree_tui.widgets.visible import visible
 
 
 class TextPanel(VerticalScroll, can_focus=True):
@@ -39,6 +40,7 @@ class TextPanel(VerticalScroll, can_focus=True):
         resized = self._painted != (self.size, palette)
         self._painted = (self.size, palette)
         text = self.write(self.size, palette)
+        text.plain = visible(text.plain)
         text.style = palette.text  # a segment without a style breaks monochrome output
         if text == self._text and not resized:
             return

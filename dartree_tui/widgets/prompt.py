@@ -82,10 +82,12 @@ class Prompt(TextArea):
         if text:
             self.post_message(Asked(self, text))
 
-    def sent(self) -> None:
-        """The question was taken: remember it and clear the line."""
-        self.past.add(self.text.strip())
-        self.text = ""
+    def sent(self, text: str) -> None:
+        """A question was taken: remember it, and leave what has been typed since enter."""
+        self.past.add(text)
+        typed = self.text.lstrip()
+        if typed.startswith(text):
+            self._replace(typed.removeprefix(text).lstrip())
 
     def put_back(self, text: str) -> None:
         """A question came to nothing: offer it again, unless something new was typed."""

@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from dartree_core.glyphs import fit
 from dartree_tui.palette import Palette
+from dartree_tui.widgets.visible import visible
 
 
 class StatusLine(Static):
@@ -44,6 +45,7 @@ class StatusLine(Static):
             "bad": palette.warning,
         }
         text = Text(style=palette.text)
+        models, settings, state = map(visible, (models, settings, state))
         room = width - cell_len(state) - 1
         left = f"{models}   {settings}"
         if cell_len(left) > room:

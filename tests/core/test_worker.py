@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dartree_core.config import DecodeConfig, TreeConfig
+from dartree_core.errors import ConfigError
 from dartree_core.trace import EventDecoder
-from dartree_core.worker_protocol import Reply, decode_reply
+from dartree_core.worker import Worker
+from dartree_core.worker_protocol import Load, Reply, decode_reply
 
 CHECKPOINTS = Path(__file__).parent.parent / "conformance" / "data" / "checkpoints"
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -140,8 +145,66 @@ def test_bad_requests_are_answered_and_survived(child: Child) -> None:
     assert [reply.id for reply in replies] == [None, None, 1, 2, 3, 4]
     assert "No model is loaded" in replies[3].message
     assert replies[5].remedy
+    wrong = [{"depth_bonus": "deep"}, {"temperature": None}, {"self": 1}]
+    for number, changes in enumerate(wrong, 10):
+        child.send("set", id=number, changes=changes)
+    child.write(b'{"op":"set","changes":' + b"[" * 200_000 + b"\n")
+    replies = [decode_reply(child.record()) for _ in range(4)]
+    assert not any(reply.ok for reply in replies)
+    assert [reply.id for reply in replies] == [10, 11, 12, None]
+    assert all(reply.message and reply.remedy for reply in replies)
     child.send("pause", id=5)
     assert child.reply("pause").ok
+
+
+class Tuned:
+    """A session that takes no other settings."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def retune(self, tree: TreeConfig) -> None:
+        raise self._error
+
+    def cancel(self) -> None:
+        """It never began."""
+
+
+@pytest.mark.parametrize("error", [ConfigError("Too long."), RuntimeError("A defect.")])
+def test_settings_a_turn_refuses_are_kept_for_no_turn(error: Exception) -> None:
+    said: list[Any] = []
+    worker = Worker(lambda *_: None, said.append)  # type: ignore[arg-type, return-value]
+    worker._running = Tuned(error)  # type: ignore[assignment]
+    worker.read([b'{"op":"set","id":1,"changes":{"budget":3}}', b'{"op":"resume","id":2}'])
+    assert [(reply.id, reply.ok) for reply in said] == [(1, False), (2, True)]
+    assert worker._config == worker._turn_config == DecodeConfig()
+
+
+class Looped:
+    """Models that hold themselves."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_the_models_before_are_gone_when_others_are_loaded() -> None:
+    loaded: list[weakref.ref[Looped]] = []
+    alive: list[bool] = []
+
+    def load(*_: object) -> tuple[Any, dict[str, Any]]:
+        alive.extend(ref() is not None for ref in loaded)
+        models = Looped()
+        loaded.append(weakref.ref(models))
+        return models, {}
+
+    gc.disable()
+    try:
+        worker = Worker(load, lambda _: None)
+        worker._do(Load())
+        worker._do(Load())
+    finally:
+        gc.enable()
+    assert alive == [False]
 
 
 def test_an_unknown_bundle_is_refused_by_name(child: Child) -> None:

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from textual import events
-from textual.widgets import Markdown, OptionList, Static
+from textual.events import Key
+from textual.widgets import Markdown, OptionList
 
+from dartree_core.config import DecodeConfig
 from dartree_tui.engines.fake import FakeEngine
 from dartree_tui.engines.fake_decoder import ANSWER, FakeDecoder
 from dartree_tui.engines.replay import ReplayEngine
@@ -17,7 +18,7 @@ from dartree_tui.widgets.answer import AnswerView, SourceView
 from dartree_tui.widgets.chat import ChatLog
 from dartree_tui.widgets.rounds import BONUS
 from dartree_tui.widgets.timeline import Timeline
-from tests.tui.driving import SIZES, ask, fake_trace, running, settle, slow, until
+from tests.tui.driving import SIZES, ask, fake_trace, running, settle, sleep, slow, until
 from tests.tui.snapshots import Snapshot, screen_text
 from tests.tui.test_client import Fragile
 
@@ -78,10 +79,22 @@ async def test_the_answer_is_markdown_and_complete() -> None:
 async def test_typing_fast_loses_no_letter_and_no_enter() -> None:
     async with running() as (app, pilot):
         for key in (*"abc", "enter"):
-            app.post_message(events.Key(key, key if len(key) == 1 else None))
+            app.post_message(Key(key, key if len(key) == 1 else None))
         await until(pilot, lambda: bool(app.client.store.turns))
         assert app.client.store.turns[0].prompt == "abc"
         assert app.main.prompt.text == ""
+
+
+async def test_what_is_typed_right_after_enter_stays() -> None:
+    async with running() as (app, pilot):
+        for key in (*"abc", "enter", *"de"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: bool(app.client.store.turns))
+        assert app.client.store.turns[0].prompt == "abc"
+        assert app.main.prompt.text == "de"
+        assert app.history.back("") == "abc"
+        await pilot.press("f")
+        assert app.main.prompt.text == "def"
 
 
 async def test_line_breaks_and_history() -> None:
@@ -319,22 +332,6 @@ async def test_copying_takes_the_source(monkeypatch: pytest.MonkeyPatch) -> None
         assert app.client.status == "ready"
 
 
-async def test_exporting_asks_before_it_replaces(tmp_path: Path) -> None:
-    async with running() as (app, pilot):
-        await ask(pilot, "explain")
-        target = tmp_path / "chat.md"
-        target.write_text("mine")
-        await pilot.press("escape", "e")
-        field = app.screen.query_one("#path")
-        field.value = str(target)  # type: ignore[attr-defined]
-        await pilot.press("enter")
-        assert target.read_text() == "mine"
-        assert "Press enter again" in str(app.screen.query_one(".hint", Static).render())
-        await pilot.press("enter")
-        assert ANSWER.strip() in target.read_text()
-        assert len(app.screen_stack) == 1
-
-
 async def test_a_lost_worker_is_shown_with_its_log_and_restarted() -> None:
     engine = Fragile(FakeDecoder(0.3))
     async with running(engine, FakeEngine()) as (app, pilot):
@@ -425,6 +422,42 @@ async def test_themes_change_at_once() -> None:
         assert app.client.settings.ui.theme == "nord"
 
 
+@pytest.mark.parametrize("key", ["left_square_bracket", "space"])
+async def test_loading_a_model_while_browsing_or_playing_begins_anew(key: str) -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape", key)
+        await settle(pilot)
+        assert app.main.view.at is not None
+        await pilot.press("f4", "enter")
+        await until(pilot, lambda: app.client.status == "ready")
+        assert not app.client.store.marks
+        assert app.main.view.following
+
+
+async def test_a_selected_node_stays_though_the_next_round_has_begun() -> None:
+    decoder = FakeDecoder()
+    events = decoder.stream("x", DecodeConfig(stages=True), session=decoder.session())
+    async with running() as (app, pilot):
+        store, drawing = app.client.store, app.main.drawing
+        while len(store.marks) < 2:
+            store.feed(next(events))
+        await settle(pilot)
+        shown = drawing.shown
+        async with app._painting:  # no frame comes between
+            while store.partial is None or store.partial.phase != "expand":
+                store.feed(next(events))
+            drawing.select(0)
+            await sleep(0.05)
+        assert app.main.view.frozen
+        store.feed(next(events))
+        app.main.refresh_all()
+        await settle(pilot)
+        assert shown is not None
+        assert shown.same_round(drawing.shown)
+        assert drawing.node == 0
+
+
 async def test_every_screen_opens_and_closes() -> None:
     async with running() as (app, pilot):
         await ask(pilot, "explain")
@@ -503,8 +536,6 @@ async def test_an_hour_of_chat_keeps_few_widgets() -> None:
     async with running() as (app, pilot):
         decoder = FakeDecoder(answer="Short *answer*.")
         session = decoder.session()
-        from dartree_core.config import DecodeConfig
-
         for _ in range(120):
             for event in decoder.stream("x", DecodeConfig(), session=session):
                 app.client.store.feed(event)

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dartree_core.config import DecodeConfig
-from dartree_core.errors import ConfigError
-from dartree_core.events import RoundDone
+from dartree_core.errors import CapacityError, ConfigError
+from dartree_core.events import Event, RoundDone
 from dartree_core.trace import TraceReader
 from dartree_core.worker_protocol import Generate, Load, Set
 from dartree_tui.client import Client
@@ -158,6 +159,66 @@ def test_asking_again_replaces_the_answer() -> None:
     made.close()
 
 
+class Moody(FakeDecoder):
+    """A decoder that can refuse a turn before it says anything."""
+
+    refuses = False
+
+    def stream(self, prompt: Any, config: DecodeConfig, **options: Any) -> Iterator[Event]:
+        if self.refuses:
+            raise CapacityError("The prompt does not fit any more.")
+        return super().stream(prompt, config, **options)
+
+
+def test_an_answer_stays_when_asking_again_brings_none() -> None:
+    decoder = Moody()
+    made = client(FakeEngine(decoder))
+    answered(made, "explain")
+    before = list(made.conversation.messages)
+    decoder.refuses = True
+    assert made.regenerate()
+    assert made.store.turns[0].replaced
+    version = made.store.version
+    wait(made, lambda: made.status == "ready")
+    assert made.conversation.messages == before
+    assert not made.store.turns[0].replaced
+    assert made.store.version > version, "or it would not be painted"
+    assert made.unsent is None, "the question stands above its answer"
+    decoder.refuses = False
+    assert made.regenerate()
+    wait(made, lambda: made.status == "ready")
+    assert [t.replaced for t in made.store.turns] == [True, False]
+    made.close()
+
+
+def test_an_answer_stays_when_the_worker_dies_asking_again() -> None:
+    engine = Fragile()
+    made = client(engine)
+    answered(made, "explain")
+    before = list(made.conversation.messages)
+    made.step_mode(True)
+    engine.die()  # nothing of the new answer will come
+    assert made.regenerate()
+    wait(made, lambda: made.status == "lost")
+    assert made.conversation.messages == before
+    assert not made.store.turns[0].replaced
+    assert made.unsent is None
+    made.close()
+
+
+def test_asking_again_replaces_all_of_an_answer_that_was_gone_on_with() -> None:
+    made = client()
+    made.change(max_new_tokens=20)
+    answered(made, "explain")
+    assert made.go_on()
+    wait(made, lambda: made.status == "ready")
+    assert made.conversation.messages[1].turns == (0, 1)
+    assert made.regenerate()
+    wait(made, lambda: made.status == "ready")
+    assert [t.replaced for t in made.store.turns] == [True, True, False]
+    made.close()
+
+
 def test_changes_go_to_the_running_turn() -> None:
     engine = slow(0.03)
     made = client(engine)
@@ -291,6 +352,15 @@ def test_a_comparison_can_be_stopped() -> None:
     made.close()
 
 
+def test_a_comparison_runs_through_in_step_mode_too() -> None:
+    made = client()
+    made.step_mode(True)
+    compared(made, DecodeConfig(), DecodeConfig(method="ar"))
+    assert not made.stepping
+    assert any("Step mode" in n.text for n in made.notices)
+    made.close()
+
+
 def test_saved_with_its_trees_and_opened_again() -> None:
     made = client()
     answered(made, "explain")
@@ -370,6 +440,25 @@ def test_a_replay_shows_and_refuses(tmp_path: Path) -> None:
     assert not any(act() for act in refused)
     made.close()
     assert path.exists()
+
+
+@pytest.mark.parametrize("after", ["RoundDone", "BlockDrafted"])
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_replay_that_breaks_off_is_over(tmp_path: Path, after: str, piped: bool) -> None:
+    path = fake_trace(tmp_path / "run.jsonl", stages=True)
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if f'"kind":"{after}"'.encode() in line)
+    path.write_bytes(b"".join(lines[: last + 1]))
+    made = Client(lambda: ReplayEngine(path.open("rb") if piped else path), Settings())
+    made.start()
+    wait(made, lambda: made.complete)
+    assert made.store.marks
+    assert made.store.partial is None
+    assert not made.store.generating
+    failed = made.store.turns[0].failed
+    assert failed is not None
+    assert "recording ends" in failed.message
+    made.close()
 
 
 def test_the_configuration_is_made_once_for_all_frames() -> None:

@@ -48,6 +48,7 @@ def test_saving_twice_uses_one_folder_and_two_conversations_use_two(tmp_path: Pa
         json.dumps({"format": 99, "messages": []}),
         json.dumps({"format": 1, "messages": [{"role": "cat", "content": "x"}]}),
         json.dumps({"format": 1, "messages": [{"role": "user", "content": 3}]}),
+        json.dumps({"format": 1, "messages": [{"role": "user", "content": "", "turns": ["0"]}]}),
     ],
 )
 def test_damaged_conversations_are_left_out_and_refused(tmp_path: Path, content: str) -> None:
@@ -57,6 +58,27 @@ def test_damaged_conversations_are_left_out_and_refused(tmp_path: Path, content:
     assert list(saved(tmp_path)) == []
     with pytest.raises(TraceError, match=r"conversation\.json"):
         reopen(folder)
+
+
+def test_an_answer_knows_all_turns_that_wrote_it(tmp_path: Path) -> None:
+    conversation = talk()
+    conversation.go_on(" More.", 2)
+    spool = Spool()
+    folder = conversation.save(spool, tmp_path)
+    spool.close()
+    assert reopen(folder).messages == conversation.messages
+    assert [m.turns for m in conversation.messages] == [(), (0, 2)]
+    assert conversation.answered == 2
+
+
+@pytest.mark.parametrize(("turn", "turns"), [({"turn": 3}, (3,)), ({"turn": None}, ()), ({}, ())])
+def test_earlier_versions_kept_an_answer_s_last_turn(
+    tmp_path: Path, turn: dict[str, int | None], turns: tuple[int, ...]
+) -> None:
+    message = {"role": "assistant", "content": "Hi.", **turn}
+    data = {"format": 1, "created": "", "title": "", "system": "", "messages": [message]}
+    (tmp_path / "conversation.json").write_text(json.dumps(data))
+    assert reopen(tmp_path).messages == [Message("assistant", "Hi.", turns)]
 
 
 def test_a_question_is_taken_back() -> None:

@@ -16,6 +16,7 @@ from dartree_core.trace import TraceReader
 from dartree_tui.app import DartreeApp
 from dartree_tui.client import Client
 from dartree_tui.engines.process import ProcessEngine
+from dartree_tui.recall import same_tokens
 from dartree_tui.settings import Settings
 from tests.tui.driving import until
 from tests.tui.snapshots import screen_text
@@ -55,6 +56,8 @@ def test_chat_step_compare_die_and_go_on(client: Client, tmp_path: Path) -> None
     assert turn.finished is not None
     assert turn.text == turn.finished.text == client.conversation.messages[1].content
     assert turn.metrics.summary() == turn.finished.metrics
+    assert client.store.run is not None
+    assert same_tokens(client.store.run.target, client.models["target"])
     tree = client.store.round(0).tree
     assert tree.target_logp is not None  # the app asks for full detail
     assert not list(tree.problems())

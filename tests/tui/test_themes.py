@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from dartree_tui.themes import (
 )
 from dartree_tui.widgets.rounds import NODE_STATES
 from dartree_tui.widgets.tree_grid import TreeGrid
+from tests.tui.driving import running, settle
 from tests.tui.samples import VOCAB, Stage, make_round
 
 SHIPPED = sorted(path.stem for path in shipped_theme_dir().glob("*.toml"))
@@ -122,6 +124,13 @@ BREAKS = {
     "no ramp": (lambda d: d["score"].pop("ramp"), "score.ramp is missing", "5 to 8"),
     "darkness": (lambda d: d.update(dark="yes"), "dark is 'yes'", "true or false"),
     "a table as text": (lambda d: d.update(state="red"), "state is 'red'", "[state]"),
+    "half a colour": (
+        lambda d: d.update(variables={"footer-background": "#12345z"}),
+        "variables.footer-background is '#12345z'",
+        "#rrggbb",
+    ),
+    "two declarations": (lambda d: d.update(variables={"x": "red; y: z"}), "variables.x", "colour"),
+    "no style": (lambda d: d.update(variables={"link-style": "wavy"}), "link-style", "bold"),
     "a variable": (lambda d: d.update(variables={"x": 1}), "variables.x is 1", "in quotes"),
 }
 
@@ -158,6 +167,30 @@ def test_file_names_become_class_names(data):
 def test_extra_variables_reach_textual(data):
     data["variables"] = {"footer-background": "#123456"}
     assert parse_theme(data, PATH).theme.variables["footer-background"] == "#123456"
+
+
+def test_every_value_textual_itself_gives_a_variable_is_accepted(data):
+    variables = parse_theme(data, PATH).theme.to_color_system().generate()
+    data["variables"] = variables
+    assert parse_theme(data, PATH).theme.variables.items() >= variables.items()
+
+
+@pytest.mark.parametrize("name", [DEFAULT_DARK, "mine"])
+async def test_colours_that_no_style_sheet_takes_leave_the_old_ones(name):
+    async with running() as (app, pilot):
+        before = app.theme_variables["footer-background"]
+        theme = app.current_theme
+        spoilt = replace(theme, name=name, variables=theme.variables | {"footer-background": "7"})
+        app.register_theme(spoilt)
+        if name == app.theme:
+            app.refresh_css(animate=False)
+        else:
+            app.theme = name
+        await settle(pilot)
+        assert app.theme == DEFAULT_DARK
+        assert app.current_theme is theme
+        assert app.theme_variables["footer-background"] == before
+        assert any("[variables]" in n.message for n in app._notifications)
 
 
 def copy(folder, name, **changes):

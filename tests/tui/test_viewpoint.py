@@ -56,6 +56,41 @@ def test_freezing_keeps_the_round_while_more_arrive() -> None:
     assert view.show(store)[0] == len(store.marks) - 1
 
 
+def test_freezing_holds_what_was_shown_though_newer_rounds_came() -> None:
+    store, view = Store(), Viewpoint()
+    decoder = FakeDecoder()
+    events = decoder.stream("x", DecodeConfig(stages=True), session=decoder.session())
+    while len(store.marks) < 2:
+        store.feed(next(events))
+    shown = view.show(store)
+    assert isinstance(shown[1], RoundDone)
+    while store.partial is None or store.partial.phase != "expand":
+        store.feed(next(events))
+    view.freeze(store)
+    assert view.show(store) == shown
+    assert view.at == 1
+
+
+def test_a_frozen_round_under_way_does_not_grow() -> None:
+    store, view = Store(), Viewpoint()
+    decoder = FakeDecoder()
+    events = decoder.stream("x", DecodeConfig(stages=True), session=decoder.session())
+    while store.partial is None or store.partial.phase != "expand":
+        store.feed(next(events))
+    index, round_ = view.show(store)
+    assert isinstance(round_, PartialRound)
+    nodes = len(round_.tree)
+    growing = store.partial
+    store.feed(next(events))
+    view.freeze(store)
+    for _ in range(3):
+        store.feed(next(events))
+    assert len(growing.tree) > nodes
+    assert view.show(store) == (index, round_)
+    assert len(round_.tree) == nodes
+    assert len(round_.considered) == 1
+
+
 def test_moving_stays_within_what_there_is() -> None:
     store, view = a_store(turns=3), Viewpoint()
     last = len(store.marks) - 1
