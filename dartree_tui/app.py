@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.css.errors import StylesheetError
 from textual.css.query import NoMatches
-from textual.css.tokenizer import TokenError
 from textual.screen import Screen
-from textual.theme import Theme
 from textual.widget import MountError
 from textual.widgets import Input, TextArea
 
@@ -33,7 +29,7 @@ from dartree_tui.screens.keys import APP_BINDINGS
 from dartree_tui.screens.main import MainScreen
 from dartree_tui.settings import Settings, save_settings
 from dartree_tui.terminal_keys import teach
-from dartree_tui.themes import DEFAULT_DARK, load_themes, variable_defaults, watch_themes
+from dartree_tui.themed import ThemedApp
 from dartree_tui.widgets.visible import visible
 
 BACKLOG = 200
@@ -42,7 +38,7 @@ BACKLOG = 200
 _ALWAYS = {"quit", "suspend_process", "interrupt", "focus_next", "focus_previous"}
 
 
-class DartreeApp(App[None]):
+class DartreeApp(ThemedApp):
     """Owns the client and the timer; screens own the rest.
 
     Args:
@@ -89,7 +85,7 @@ class DartreeApp(App[None]):
         self.pace = Pace(share=share_of(cores()))
         self._told_loss: Lost | None = None
         self.start_round: int | None = None
-        self._load_themes()
+        self.take_themes(self.client.settings.ui.theme)
 
     # Life
 
@@ -104,25 +100,13 @@ class DartreeApp(App[None]):
         assert isinstance(screen, MainScreen)
         return screen
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Colours of ours that a theme of Textual's own lacks."""
-        return dict(variable_defaults(self.current_theme.dark if self._themed else True))
+    def warn(self, text: str) -> None:
+        """Queue a notice of what is wrong with a theme."""
+        self.client.tell(text, "warning")
 
-    _themed = False
-    _drawable: Theme | None = None
-
-    def _load_themes(self) -> None:
-        found = load_themes()
-        for theme in found.themes:
-            self.register_theme(theme)
-        self._themed = True
-        wanted = self.client.settings.ui.theme
-        if wanted not in self.available_themes:
-            self.client.tell(f"There is no theme {wanted!r}; using {DEFAULT_DARK}.", "warning")
-            wanted = DEFAULT_DARK
-        self.theme = wanted
-        for problem in found.problems:
-            self.client.tell(str(problem), "warning")
+    def recoloured(self) -> None:
+        """Draw everything in the new colours."""
+        self.main.refresh_all()
 
     def on_mount(self) -> None:
         """Paint first, then start the engine."""
@@ -134,7 +118,7 @@ class DartreeApp(App[None]):
         if self._in_terminal and not self.is_headless:
             self.set_interval(CHECK_SECONDS, self._end_without_terminal)
         if self._watch:
-            self._watch_themes()
+            self.watch_themes()
 
     def _end_without_terminal(self) -> None:
         if keyboard() is None:
@@ -153,33 +137,6 @@ class DartreeApp(App[None]):
         """Names that `[keys]` may remap: those of all bindings on the main screen."""
         nodes = [self, self.main, *self.main.query("*")]
         return {b.id for node in nodes for _, b in node._bindings if b.id is not None}
-
-    @work(exclusive=True)
-    async def _watch_themes(self) -> None:
-        async for found in watch_themes():
-            for theme in found.themes:
-                self.register_theme(theme)
-            for problem in found.problems:
-                self.client.tell(str(problem), "warning")
-            if self.theme in found.files:
-                self.refresh_css(animate=False)
-                self.theme_changed_signal.publish(self.current_theme)
-                self.main.refresh_all()
-
-    def refresh_css(self, animate: bool = True) -> None:
-        """Take the theme's colours; where style sheets refuse them, the last they took."""
-        try:
-            super().refresh_css(animate)
-        except (StylesheetError, TokenError):
-            before = self._drawable
-            if before is None:
-                raise
-            fault = f"Theme {self.theme!r} has [variables] that cannot be used where they count."
-            self.client.tell(f"{fault} The colours before it stay.", "warning")
-            self.register_theme(before)
-            self.theme = before.name
-            super().refresh_css(animate)
-        self._drawable = self.current_theme
 
     async def _tick(self, whole: bool = False) -> None:
         async with self._painting:
@@ -364,7 +321,7 @@ class DartreeApp(App[None]):
 
     def _watch_theme(self, theme_name: str) -> None:
         super()._watch_theme(theme_name)
-        if self._themed and theme_name != self.client.settings.ui.theme:
+        if self.themed and theme_name != self.client.settings.ui.theme:
             self.client.settings = self.client.settings.changed("ui", theme=theme_name)
 
     # Other screens
@@ -428,10 +385,3 @@ class DartreeApp(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The command palette."""
         yield from commands(self)
-
-
-def theme_names(app: App[Any]) -> Mapping[str, bool]:
-    """Names of all themes, and whether they are dark; ours first."""
-    own = set(load_themes().files)
-    names = sorted(app.available_themes, key=lambda name: (name not in own, name))
-    return {name: app.available_themes[name].dark for name in names}

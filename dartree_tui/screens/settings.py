@@ -14,6 +14,7 @@ from textual.widgets import Input, Select, Static
 
 from dartree_core.errors import ConfigError
 from dartree_tui.settings import SAMPLING, applies, choices_of, options, parse_value
+from dartree_tui.themed import theme_names
 
 if TYPE_CHECKING:
     from dartree_tui.app import DartreeApp
@@ -82,8 +83,6 @@ class SettingsScreen(ModalScreen[None]):
         value = getattr(getattr(self.app.client.settings, section), f.name)
         words = choices_of(hint)
         if f.name == "theme":
-            from dartree_tui.app import theme_names
-
             words = tuple(theme_names(self.app))
         if words:
             chosen = value if value in words else words[0]
