@@ -9,6 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +126,11 @@ def loaded(_loaded: Child) -> Iterator[Child]:
     _loaded.send("resume")
     _loaded.send("cancel")
     _loaded.reply("cancel")
+    # A reset is refused while anything runs: silence alone may be a busy machine's.
+    _loaded.send("reset")
+    while not _loaded.reply("reset").ok:
+        time.sleep(0.05)
+        _loaded.send("reset")
     while not _loaded.quiet(0.2):
         pass
 
