@@ -8,7 +8,13 @@ from typing import Literal, TypeAlias
 from dartree_core.config import DecodeConfig, Method
 from dartree_core.draft.drafter import Drafter
 from dartree_core.engine.budget import BudgetPolicy, TurnBudget
-from dartree_core.engine.costs import PassCosts, costs_of, identity, remember_costs
+from dartree_core.engine.costs import (
+    PassCosts,
+    costs_of,
+    identity,
+    recalled_costs,
+    remember_costs,
+)
 from dartree_core.models.memory import Memory
 from dartree_core.models.target import Target
 
@@ -28,6 +34,7 @@ class Budgets:
     def __init__(self, target: Target, drafter: Drafter, memory: Memory) -> None:
         self._target, self._drafter, self._memory = target, drafter, memory
         self._costs: PassCosts | None = None
+        self._asked = False
         self._policies: dict[tuple[Method, Kind], BudgetPolicy] = {}
 
     @property
@@ -36,6 +43,15 @@ class Budgets:
         if self._costs is None:
             self._costs = costs_of(self._target, self._memory)
         return self._costs
+
+    def observe_plain(self, ms: float) -> None:
+        """A pass of plain decoding took `ms`. Turns that draft in every round never see one, and
+        would go by what a step cost when the machine was slower."""
+        if self._costs is None and not self._asked:
+            self._asked = True
+            self._costs = recalled_costs(self._target, self._memory)
+        if self._costs is not None:
+            self._costs.observe(1, ms)
 
     def policy(self, method: Method, kind: Kind) -> BudgetPolicy:
         """The policy for one way of drafting, with what earlier processes learnt of it."""

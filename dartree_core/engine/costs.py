@@ -8,6 +8,7 @@ import statistics
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 
@@ -17,7 +18,7 @@ from dartree_core.models.target import Target
 ROWS = (1, 2, 3, 5, 9, 17, 33, 65)
 """Sizes measured: a plain step, then trees of 1 to 64 nodes with their root."""
 _CONTEXT = 256
-_REPEATS = 3
+_REPEATS = 4
 _FRESH = 0.05
 _COMMON = 0.03
 """Weights of a new observation against the estimates so far: of the same size, of all sizes."""
@@ -84,11 +85,19 @@ class PassCosts:
             near = {low: 1 - share, high: share}
         for n, weight in near.items():
             self._ms[n] *= 1 + fresh * weight * (factor - 1)
-        # No pass takes longer than one over more rows: where estimates say so, the smaller one
-        # was interrupted, and drafting would look free.
+        self.mend()
+
+    def mend(self) -> None:
+        """Lower estimates that cannot be true: what they were made from was interrupted.
+
+        No pass takes longer than one over more rows, or drafting would look free; and none longer
+        than several over fewer, or trees of a size nobody has tried since would never be tried.
+        """
         most = math.inf
         for n in reversed(self._rows):
             most = self._ms[n] = min(self._ms[n], most)
+        for fewer, n in pairwise(self._rows):
+            self._ms[n] = min(self._ms[n], self._ms[fewer] * n / fewer)
 
     def to_dict(self) -> dict[str, float]:
         """Rows (as text) to milliseconds."""
@@ -104,26 +113,23 @@ def measure(target: Target) -> PassCosts:
     )
     target.forward(context, cache, last_only=True)
     cache.commit(torch.arange(len(context), device=device))
-    found = {}
-    for rows in ROWS:
-        if cache.length + rows > target.max_positions:
-            break
-        tokens = torch.zeros(rows, dtype=torch.int64, device=device)
-        target.forward(tokens, cache)
-        times = []
-        for _ in range(_REPEATS):
+    sizes = [n for n in ROWS if cache.length + n <= target.max_positions]
+    found = dict.fromkeys(sizes, math.inf)
+    # Size after size, again and again: whatever else the machine does meanwhile then hits every
+    # size in one repeat, and not one size in every repeat. The first is a warm-up.
+    for repeat in range(_REPEATS + 1):
+        for rows in sizes:
+            tokens = torch.zeros(rows, dtype=torch.int64, device=device)
             _wait(device)
             began = time.perf_counter()
             target.forward(tokens, cache)
             _wait(device)
-            times.append((time.perf_counter() - began) * 1e3)
-        # The fastest run is what a pass costs; slower ones were interrupted.
-        found[rows] = min(times)
-    # More rows never cost less: where they seem to, the smaller size was interrupted every time.
-    cheapest = math.inf
-    for rows in sorted(found, reverse=True):
-        cheapest = found[rows] = min(found[rows], cheapest)
-    return PassCosts(found)
+            if repeat:
+                # The fastest run is what a pass costs; slower ones were interrupted.
+                found[rows] = min(found[rows], (time.perf_counter() - began) * 1e3)
+    costs = PassCosts(found)
+    costs.mend()
+    return costs
 
 
 def costs_of(target: Target, memory: Memory) -> PassCosts:
@@ -132,11 +138,20 @@ def costs_of(target: Target, memory: Memory) -> PassCosts:
     A measurement counts for one device, dtype, code path, thread count, PyTorch version and
     model; anything else measures anew.
     """
+    costs = recalled_costs(target, memory)
+    if costs is None:
+        costs = measure(target)
+        remember_costs(target, costs, memory)
+    return costs
+
+
+def recalled_costs(target: Target, memory: Memory) -> PassCosts | None:
+    """Costs as `memory` has them, or None."""
     known = memory.recall(_key(target))
-    if isinstance(known, dict) and known:
-        return PassCosts({int(n): float(ms) for n, ms in known.items()})
-    costs = measure(target)
-    remember_costs(target, costs, memory)
+    if not isinstance(known, dict) or not known:
+        return None
+    costs = PassCosts({int(n): float(ms) for n, ms in known.items()})
+    costs.mend()
     return costs
 
 

@@ -236,6 +236,8 @@ class Decoder:
             )
             while answer.reason is None:
                 done: RoundDone = yield from rounds.run()
+                if not drafting and self.drafter is not None:
+                    self._all_budgets().observe_plain(done.ms["verify"])
                 yield done
             budgets.remember()
         except Cancelled:

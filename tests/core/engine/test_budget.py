@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dartree_core.config import AUTO_LIMIT, DecodeConfig, TreeConfig
 from dartree_core.engine import Decoder
 from dartree_core.engine.budget import BudgetPolicy, TurnBudget
-from dartree_core.engine.costs import PassCosts
+from dartree_core.engine.costs import PassCosts, remember_costs
 from dartree_core.events import RoundDone
 from dartree_core.models.memory import Memory
 from tests.core import tiny
@@ -235,3 +235,20 @@ def test_a_decoder_remembers_what_its_turns_taught(
     other.label = trained.drafter.label
     stranger = Decoder(trained.target, other, memory=memory)
     assert stranger.budget_policy("dartree", kind).known == (0.0, 0.0)
+
+
+def test_plain_turns_tell_what_a_step_costs_now(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "measured.json")
+    trained = tiny.trained("tied")
+    slow = PassCosts({1: 500.0, 9: 510.0, 65: 600.0})
+    remember_costs(trained.target, slow, memory)
+    decoder = Decoder(trained.target, trained.drafter, memory=memory)
+    config = DecodeConfig(method="ar", max_new_tokens=64, ignore_eos=True)
+    decoder.generate(tiny.PROMPT, config)
+    policy = decoder.budget_policy()
+    assert policy.costs(1) < 100
+    assert policy.costs(1) <= policy.costs(9) <= policy.costs(65)
+    # Nothing is measured for the sake of plain decoding alone.
+    fresh = Decoder(trained.target, trained.drafter, memory=Memory(tmp_path / "none.json"))
+    fresh.generate(tiny.PROMPT, config)
+    assert not (tmp_path / "none.json").exists()

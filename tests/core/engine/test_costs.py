@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dartree_core.engine.costs import ROWS, PassCosts, costs_of, measure
+from dartree_core.engine.costs import ROWS, PassCosts, costs_of, measure, remember_costs
 from dartree_core.models.memory import Memory
 from tests.core import tiny
 
@@ -43,6 +43,37 @@ def test_interrupted_passes_do_not_make_more_rows_look_cheaper() -> None:
     for _ in range(12):
         costs.observe(1, 80.0)
         assert costs(1) <= costs(3) <= costs(9)
+
+
+def test_more_rows_never_seem_to_cost_more_than_several_passes(tmp_path: Any) -> None:
+    """A size measured while something else ran, or remembered from then, and not tried since."""
+    costs = PassCosts({1: 18.0, 9: 35.0, 17: 400.0, 33: 180.0})
+    costs.mend()
+    assert costs(9) == 35.0
+    assert costs(17) == pytest.approx(35.0 * 17 / 9)
+    assert costs(17) <= costs(33) <= 2 * costs(17)
+    memory = Memory(tmp_path / "measured.json")
+    target = tiny.trained("tied").target
+    remember_costs(target, PassCosts({1: 18.0, 9: 35.0, 17: 400.0}), memory)
+    assert costs_of(target, memory)(17) == pytest.approx(35.0 * 17 / 9)
+
+
+def test_a_busy_moment_spoils_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny.trained("tied").target
+    ticks, now = iter(range(10**6)), [0.0]
+    per_row = {n: 1e-3 * (10 + n) for n in ROWS}
+    forward = type(target).forward
+
+    def timed(tokens: Any, cache: Any, **options: Any) -> Any:
+        # Passes 12 to 19 take ten times as long, whichever they are.
+        slow = 10.0 if 12 <= next(ticks) < 20 else 1.0
+        now[0] += slow * per_row.get(len(tokens), 0.0)
+        return forward(target, tokens, cache, **options)
+
+    monkeypatch.setattr(target, "forward", timed)
+    monkeypatch.setattr("dartree_core.engine.costs.time.perf_counter", lambda: now[0])
+    costs = measure(target)
+    assert [costs(n) for n in ROWS] == pytest.approx([10.0 + n for n in ROWS])
 
 
 def test_measured_costs_are_remembered(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
