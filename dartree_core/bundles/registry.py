@@ -144,7 +144,7 @@ _DEMO = Bundle(
     notes=(
         "The target writes fluent English and is often wrong about facts.",
         "Its weights are the 4-bit (Q4_1) ones, dequantised exactly to float32.",
-        "The drafter covers the 8,192 commonest tokens; others are still emitted, never drafted.",
+        "The drafter covers the 12,288 commonest tokens; others are still emitted, never drafted.",
     ),
     twins=("HuggingFaceTB/SmolLM2-135M-Instruct",),
 )

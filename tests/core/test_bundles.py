@@ -86,7 +86,7 @@ class TestRegistry:
         draft = registry.get("demo").draft
         assert isinstance(draft, registry.PackagedSource)
         config = read_config(draft.path)
-        assert config["draft_vocab_size"] == 8192  # the bundle's notes say so
+        assert config["draft_vocab_size"] == 12288  # the bundle's notes say so
         assert config["dflash_config"]["projector_type"] == "domino"
 
 

@@ -77,9 +77,9 @@ def test_show_tells_a_drafters_conventions(run: Run) -> None:
         "mask token id": "3",
         "target layers": "[1, 10, 19, 28]",
         "head": "domino",
-        "draft vocabulary": "8192",
+        "draft vocabulary": "12288",
         "vocabulary": "49152",
-        "parameters": "10.2M",
+        "parameters": "10.7M",
     }.items():
         assert f" {key} " in text
         assert any(
