@@ -17,6 +17,7 @@ from dartree_core.bundles import facts
 from dartree_core.bundles.cache import require_space
 from dartree_core.bundles.progress import Progress, silent, size_of, watch
 from dartree_core.errors import BundleError, CheckpointError, DARTreeError
+from dartree_core.weights import refuse_pickles
 
 _WANTED = (
     *("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken"),
@@ -143,7 +144,7 @@ def _require_safetensors(repo: str, names: list[str]) -> None:
         return
     pickles = [name for name in top if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
     if pickles:
-        raise facts.refuse_pickles(repo, pickles)
+        raise refuse_pickles(repo, pickles)
     raise CheckpointError(
         f"The repository {repo} holds no safetensors weights.",
         "Name the repository of a transformers model; a GGUF file can be given as a local file.",

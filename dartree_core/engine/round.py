@@ -132,8 +132,11 @@ class Round:
     def opens_with_a_draft(self) -> bool:
         """True when the first round is going to draft, as far as can be told before it: reading
         the prompt for it is work of the prefill."""
+        # Beside the prefill's token and a round's bonus there must be room for one to draft.
+        if not self.drafting or self.answer.room < 3:
+            return False
         policy = self.policy
-        return self.drafting and (policy is None or policy.plan().draft)
+        return policy is None or policy.plan().draft
 
     def run(self) -> Generator[Event, None, RoundDone]:
         """One round: yields stage events if asked for, returns the round's result."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import torch
 
 from dartree_core import machine
-from dartree_core.errors import CapacityError
+from dartree_core.errors import CapacityError, CheckpointError
+from dartree_core.weights import read_header, weight_files
 
 _FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Kinds that loading converts, with the bytes they take in a file."""
@@ -32,33 +32,17 @@ def weight_bytes(folder: Path, dtype: torch.dtype) -> int | None:
     cannot be read: loading will say why.
     """
     total = 0
-    for file in _weight_files(folder):
-        try:
-            with file.open("rb") as data:
-                size = int.from_bytes(data.read(8), "little")
-                header = json.loads(data.read(min(size, 2**28)))
-            for name, tensor in header.items():
-                if name == "__metadata__":
-                    continue
-                begin, end = tensor["data_offsets"]
-                if tensor["dtype"] in _FLOATS:
-                    total += math.prod(tensor["shape"]) * dtype.itemsize
-                else:
-                    total += end - begin
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-    return total
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """Files that loading reads; some repositories hold the same weights in another layout too."""
-    index = folder / "model.safetensors.index.json"
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return [folder / name for name in sorted(names)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        whole = folder / "model.safetensors"
-        return [whole] if whole.exists() else sorted(folder.glob("*.safetensors"))
+        headers = [read_header(file) for file in weight_files(folder)]
+        for tensor in (entry for header in headers for entry in header.values()):
+            begin, end = tensor["data_offsets"]
+            if tensor["dtype"] in _FLOATS:
+                total += math.prod(tensor["shape"]) * dtype.itemsize
+            else:
+                total += end - begin
+    except (CheckpointError, ValueError, KeyError, TypeError):
+        return None
+    return total
 
 
 def require_weights(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from dartree_core import weights
 from dartree_core.bundles import facts
 from dartree_core.errors import CheckpointError
 
@@ -33,7 +34,7 @@ def test_facts_agree_with_the_tensors(model: Path) -> None:
 
 
 def test_headers_agree_with_safetensors(model: Path) -> None:
-    header = facts.read_header(model / "model.safetensors")
+    header = weights.read_header(model / "model.safetensors")
     with safe_open(model / "model.safetensors", "np") as opened:
         assert set(header) == set(opened.keys())
         for name, entry in header.items():
@@ -66,14 +67,14 @@ def test_nonsense_headers_are_refused(tmp_path: Path, header: bytes) -> None:
     file = tmp_path / "x.safetensors"
     file.write_bytes(struct.pack("<Q", len(header)) + header)
     with pytest.raises(CheckpointError, match="is damaged"):
-        facts.read_header(file)
+        weights.read_header(file)
 
 
 def test_a_huge_header_length_is_not_believed(tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     file.write_bytes(struct.pack("<Q", 2**60) + b"{}")
     with pytest.raises(CheckpointError, match="is damaged"):
-        facts.read_header(file)
+        weights.read_header(file)
 
 
 def test_shards(model: Path) -> None:
@@ -83,7 +84,7 @@ def test_shards(model: Path) -> None:
     with pytest.raises(CheckpointError, match="lacks 1 of 2 weight files, among them model-2"):
         facts.require_whole(model)
     shutil.copy(model / "model-1.safetensors", model / "model-2.safetensors")
-    assert [p.name for p in facts.weight_files(model)] == [
+    assert [p.name for p in weights.weight_files(model)] == [
         "model-1.safetensors",
         "model-2.safetensors",
     ]

@@ -252,3 +252,14 @@ def test_plain_turns_tell_what_a_step_costs_now(tmp_path: Path) -> None:
     fresh = Decoder(trained.target, trained.drafter, memory=Memory(tmp_path / "none.json"))
     fresh.generate(tiny.PROMPT, config)
     assert not (tmp_path / "none.json").exists()
+
+
+def test_a_turn_too_short_to_draft_measures_and_reads_nothing(tmp_path: Path) -> None:
+    trained = tiny.trained("tied")
+    decoder = Decoder(trained.target, trained.drafter, memory=Memory(tmp_path / "measured.json"))
+    config = DecodeConfig(max_new_tokens=1).with_changes(budget="auto")
+    session = decoder.session()
+    decoder.generate(tiny.PROMPT, config, session=session)
+    assert not (tmp_path / "measured.json").exists()
+    assert session.draft_cache is not None
+    assert session.draft_cache.length == 0
