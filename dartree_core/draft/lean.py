@@ -35,11 +35,16 @@ def supports(spec: DraftSpec) -> bool:
 
 @dataclass(slots=True)
 class _Layer:
+    """What a layer's pass needs.
+
+    Attributes:
+        qkv: Queries, keys and values of all heads in one product.
+        head_norm: Weights `[heads + kv_heads, 1, head_dim]` of the norms of queries and keys.
+    """
+
     attention_norm: RMSNorm
-    q: nn.Module
-    kv: Linear
-    q_norm: RMSNorm
-    k_norm: RMSNorm
+    qkv: Linear
+    head_norm: Tensor
     out: nn.Module
     mlp_norm: RMSNorm
     gate_up: Linear
@@ -63,18 +68,17 @@ class LeanBackbone:
         kernels.pack(backbone, chosen.context)
         for lean, layer in zip(self._layers, backbone.layers, strict=True):
             assert isinstance(layer, DraftLayer)
-            lean.q, lean.out = layer.self_attn.q_proj, layer.self_attn.o_proj
-            lean.down = layer.mlp.down_proj
+            lean.out, lean.down = layer.self_attn.o_proj, layer.mlp.down_proj
 
     def _take(self, layer: nn.Module, kernel: str) -> _Layer:
         assert isinstance(layer, DraftLayer)
-        attention, mlp = layer.self_attn, layer.mlp
+        attention, mlp, spec = layer.self_attn, layer.mlp, self._spec
+        q, k = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
+        of_heads = (q.expand(spec.num_heads, 1, -1), k.expand(spec.num_kv_heads, 1, -1))
         return _Layer(
             attention_norm=layer.input_layernorm,
-            q=attention.q_proj,
-            kv=kernels.fuse(attention, ("k_proj", "v_proj"), kernel),
-            q_norm=attention.q_norm,
-            k_norm=attention.k_norm,
+            qkv=kernels.fuse(attention, ("q_proj", "k_proj", "v_proj"), kernel),
+            head_norm=torch.cat(of_heads),
             out=attention.o_proj,
             mlp_norm=layer.post_attention_layernorm,
             gate_up=kernels.fuse(mlp, ("gate_proj", "up_proj"), kernel),
@@ -86,7 +90,8 @@ class LeanBackbone:
         context = self._encode(features)
         cos, sin = self._factors(cache.length, len(context))
         for i, layer in enumerate(self._layers):
-            cache.place(i, *self._keys_values(layer, context, cos, sin))
+            _, keys, values = self._heads(layer, context, cos, sin)
+            cache.place(i, keys, values)
         cache.length += len(context)
 
     def __call__(
@@ -113,10 +118,10 @@ class LeanBackbone:
         for i, layer in enumerate(self._layers):
             h = _normed(layer.attention_norm, x)
             rows = torch.cat((context, h)) if new else h
-            keys, values = cache.place(i, *self._keys_values(layer, rows, cos, sin))
-            q = rotate(_normed(layer.q_norm, self._heads(layer.q(h))), cos[new:], sin[new:])
+            q, k, v = self._heads(layer, rows, cos, sin)
+            keys, values = cache.place(i, k, v)
             mask = masks[i] if masks else None
-            x = x + layer.out(self._attend(q, keys, values, mask))
+            x = x + layer.out(self._attend(q[:, new:], keys, values, mask))
             gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         cache.length += new
@@ -131,15 +136,17 @@ class LeanBackbone:
         rope = self._backbone.rope
         return rope.cos[start : start + count], rope.sin[start : start + count]
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """`[n, heads * D]` to `[heads, n, D]`."""
-        return x.view(len(x), -1, self._spec.head_dim).transpose(0, 1)
-
-    def _keys_values(
+    def _heads(
         self, layer: _Layer, rows: Tensor, cos: Tensor, sin: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        k, v = self._heads(layer.kv(rows)).chunk(2)
-        return rotate(_normed(layer.k_norm, k), cos, sin), v
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of rows `[n, H]`, each `[heads, n, D]`. What context rows
+        would ask is not needed, and costs less than a product of its own for the others."""
+        q, kv = self._spec.num_heads, self._spec.num_kv_heads
+        heads = layer.qkv(rows).view(len(rows), -1, self._spec.head_dim).transpose(0, 1)
+        turned = rotate(
+            rms_norm(heads[: q + kv], None, self._spec.rms_eps).mul_(layer.head_norm), cos, sin
+        )
+        return turned[:q], turned[q:], heads[q + kv :]
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """`[heads, n, D]` queries to `[n, heads * D]`."""

@@ -29,18 +29,21 @@ class Arithmetic:
         return F.silu(gate).mul_(up)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last dimension, same shape and dtype as `x`.
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Root-mean-square norm over the last dimension, same shape and dtype as `x`; with no
+    weight, a tensor that may be changed in place.
 
     PyTorch has one kernel for it on CUDA, and ten small ones on a CPU, where these five are equal
     to them up to rounding. Like those, they compute a row as they would compute it alone.
     """
     if x.device.type != "cpu" or x.dtype != torch.float32:
-        return F.rms_norm(x, weight.shape, weight, eps)
-    mean = torch.linalg.vector_norm(x, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
-    return x.div(mean.hypot_(_scalar(eps**0.5))).mul_(weight)
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    mean = torch.linalg.vector_norm(x, dim=-1, keepdim=True).mul_(_scalar(x.shape[-1] ** -0.5))
+    out = x.div(mean.hypot_(_scalar(eps**0.5)))
+    return out if weight is None else out.mul_(weight)
 
 
 @cache
 def _scalar(value: float) -> Tensor:
+    """A tensor, since PyTorch would make one of a number at every call."""
     return torch.tensor(value)

@@ -22,7 +22,7 @@ from dartree_core.models.graphs import Graphs, wanted
 from dartree_core.models.kernels import Linear
 from dartree_core.models.lean_cache import LeanCache
 from dartree_core.models.memory import Memory
-from dartree_core.models.rope import rotate
+from dartree_core.models.rope import rotate, tables
 from dartree_core.models.target import Target, TargetOutput
 
 if TYPE_CHECKING:
@@ -215,12 +215,15 @@ class LeanTarget(Target):
         cos, sin = self._cos[positions], self._sin[positions]
         mask = self._mask(None if visible is None else visible.to(self.device), n, start)
 
+        # Views for all layers at once: a dozen in every layer would take as long as its norms.
+        fresh = cache.data[..., start:end, :].flatten(0, 1).unbind()
+        known = cache.data[..., :end, :].flatten(0, 1).unsqueeze(1).unbind()
+
         def attend(index: int, layer: Layer, qkv: Tensor) -> Tensor:
             q, k, v = self.heads(layer, qkv, cos, sin)
-            keys, values = cache.data[index]
-            keys[:, start:end] = k
-            values[:, start:end] = v
-            return self.attention(q, keys[:, :end], values[:, :end], mask)
+            fresh[2 * index].copy_(k)
+            fresh[2 * index + 1].copy_(v)
+            return self.attention(q, known[2 * index], known[2 * index + 1], mask)
 
         x, features = self.decode(self.embed(tokens), attend, taps)
         if last_only:
@@ -270,12 +273,13 @@ class LeanTarget(Target):
         """Rotated queries, rotated keys and values, `[heads, n, D]` each, of fused projections."""
         n, heads, kv = len(qkv), self.num_heads, self.kv_heads
         parts = qkv.view(n, heads + 2 * kv, self.head_dim).transpose(0, 1)
-        q, k, v = torch.split(parts, [heads, kv, kv])
+        v = parts[heads + kv :]
         if layer.norms is not None:
-            q, k = (rms_norm(x, w, self.eps) for x, w in zip((q, k), layer.norms, strict=True))
+            given = parts[:heads], parts[heads : heads + kv]
+            q, k = (rms_norm(x, w, self.eps) for x, w in zip(given, layer.norms, strict=True))
             return rotate(q, cos, sin), rotate(k, cos, sin), v
-        q, k = torch.split(rotate(parts[: heads + kv], cos, sin), [heads, kv])
-        return q, k, v
+        turned = rotate(parts[: heads + kv], cos, sin)
+        return turned[:heads], turned[heads:], v
 
     def attention(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attended rows `[n, heads * D]`.
@@ -295,11 +299,8 @@ class LeanTarget(Target):
         return out.view(heads, n, dim).transpose(0, 1).reshape(n, heads * dim)
 
     def rope_tables(self, length: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines `[length, D]` of positions from 0 on, in the activations' dtype."""
-        angle = torch.outer(torch.arange(length, device=self.device).float(), self._inverse)
-        angle = torch.cat((angle, angle), dim=-1)
-        scale = self._rope_scale
-        return (angle.cos() * scale).to(self.dtype), (angle.sin() * scale).to(self.dtype)
+        """Rotary factors `[length, D]` of positions from 0 on, in the activations' dtype."""
+        return tables(self._inverse, length, self._rope_scale, self.dtype)
 
     def _mask(self, visible: Tensor | None, n: int, start: int) -> Tensor | None:
         """Additive `[group * n, start + n]`, or None where a single row sees everything.

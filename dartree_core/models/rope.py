@@ -30,11 +30,7 @@ class Rope(nn.Module):
         if len(self.cos) >= length and self._device_key == (device, dtype):
             return
         length = max(256, length, 2 * len(self.cos))
-        inverse = self.inverse.to(device, torch.float32)
-        angle = torch.outer(torch.arange(length, device=device, dtype=torch.float32), inverse)
-        angle = torch.cat((angle, angle), dim=-1)
-        self.cos = (angle.cos() * self.scale).to(dtype)
-        self.sin = (angle.sin() * self.scale).to(dtype)
+        self.cos, self.sin = tables(self.inverse.to(device), length, self.scale, dtype)
         self._device_key = (device, dtype)
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,11 +38,27 @@ class Rope(nn.Module):
         return self.cos[positions].unsqueeze(-3), self.sin[positions].unsqueeze(-3)
 
 
+def tables(inverse: Tensor, length: int, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rotary factors `[length, head_dim]` of positions from 0 on, on the frequencies' device.
+
+    Sines carry the sign that `rotate` needs: the first half of each row is negated here, once,
+    and not half of every vector in every layer.
+
+    Args:
+        inverse: float32 `[head_dim / 2]`, angle per position.
+        length: Positions.
+        scale: Of all factors.
+        dtype: Of the tables; angles are float32 whatever it is.
+    """
+    inverse = inverse.float()
+    angle = torch.outer(torch.arange(length, device=inverse.device).float(), inverse)
+    cos, sin = angle.cos() * scale, angle.sin() * scale
+    return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary factors to `[..., heads, n, head_dim]` (halves layout, as in Llama)."""
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return torch.addcmul(x * cos, turned, sin)
+    """Turn `[..., heads, n, head_dim]` (halves layout, as in Llama) by factors of `tables`."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 def _frequencies(

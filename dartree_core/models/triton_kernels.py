@@ -73,7 +73,8 @@ def rotate_store(
 ):
     """One head of one row: norm and rotate a query or a key, store keys and values.
 
-    `keys` and `values` are `[KV, capacity, DIM]` with `head_stride` between heads. BOUND > 0
+    `cos` and `sin` are as `models.rope.tables` makes them: sines carry the sign. `keys` and
+    `values` are `[KV, capacity, DIM]` with `head_stride` between heads. BOUND > 0
     keeps stored numbers finite.
     """
     row = tl.program_id(0)
@@ -96,7 +97,7 @@ def rotate_store(
         c_high = tl.load(cos + place * DIM + half + at).to(tl.float32)
         s_low = tl.load(sin + place * DIM + at).to(tl.float32)
         s_high = tl.load(sin + place * DIM + half + at).to(tl.float32)
-        turned = low * c_low - high * s_low
+        turned = low * c_low + high * s_low
         high = high * c_high + low * s_high
         low = turned
     if BOUND > 0:

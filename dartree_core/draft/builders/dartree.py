@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -83,7 +84,11 @@ def pruned(
 ) -> Steps:
     """Builder: W nodes at every depth, then the best `budget` of the supertree."""
     width = min(tree.width, _expansion(block, head, tree))
-    ample = None if enough is None else _Ample(min(enough, tree.limit), tree.depth_bonus)
+    ample = None
+    if enough is not None:
+        ample = _Ample(min(enough, tree.limit), tree.depth_bonus)
+        # Whoever has as many betters on its own level is not among the best, nor is what follows.
+        width = min(width, ample.enough)
     grown = yield from _grow(
         block, head, root, embed, tree, max_depth, lambda depth, nodes: width, ample
     )
@@ -170,20 +175,20 @@ class _Ample:
     """
 
     def __init__(self, enough: int, depth_bonus: float) -> None:
-        self._enough, self._bonus = enough, depth_bonus
+        self.enough = enough
+        self._bonus = np.float32(depth_bonus)
         self._depth = 0
-        self._best: Tensor | None = None
+        self._best = np.empty(0, np.float32)
 
     def after(self, path: Tensor) -> bool:
-        """A level was selected: its path scores `[q]`, in descending order."""
+        """A level was selected: its path scores `[q]` on the host, in descending order."""
         self._depth += 1
-        keys = path + self._bonus * self._depth if self._bonus else path
-        best = keys if self._best is None else torch.cat((self._best, keys))
-        if len(best) > self._enough:
-            best = best.topk(self._enough).values
-        self._best = best
+        keys = path.numpy() + self._bonus * np.float32(self._depth)
+        best = np.concatenate((self._best, keys))
+        best.sort()
+        self._best = best = best[-self.enough :]
         # NaN compares false: what overflowed is grown to its end.
-        return len(best) == self._enough and bool(best[-1] >= keys[0])
+        return len(best) == self.enough and bool(best[0] >= keys[0])
 
 
 def _select(path: Tensor, logp: Tensor, count: int, branch: int) -> tuple[Tensor, Tensor, Tensor]:

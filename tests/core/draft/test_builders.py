@@ -123,6 +123,12 @@ def test_dartree_equals_a_derivation_node_by_node(tree: dict[str, Any], prefix: 
     assert {paths[i] for i in ours.kept.tolist()[1:]} == set(best)
 
 
+def verified(tree: Supertree) -> dict[tuple[int, ...], float]:
+    """Paths and their scores, of the nodes to verify."""
+    paths = paths_of(tree)
+    return {paths[i]: float(tree.path_logp[i]) for i in tree.kept.tolist()[1:]}
+
+
 @given(
     seed=st.integers(0, 999),
     enough=st.integers(1, 40),
@@ -139,9 +145,9 @@ def test_growth_stops_only_where_nothing_deeper_is_kept(
     grow = BUILDERS["dartree"]
     whole = finish(grow(block, domino(), ROOT, embed, config, 6))
     short = finish(grow(block, domino(), ROOT, embed, config, 6, enough))
-    assert torch.equal(short.kept, whole.kept)
-    assert torch.equal(short.token, whole.token[: len(short.token)])
-    assert torch.equal(short.path_logp, whole.path_logp[: len(short.token)])
+    # Levels may be narrower too, so nodes have other ids.
+    assert verified(short) == verified(whole)
+    assert short.num_nodes <= whole.num_nodes
 
 
 def test_growth_does_stop() -> None:
