@@ -8,12 +8,17 @@ from typing import Any
 from dartree_core.draft.fields import Fields
 from dartree_core.errors import CheckpointError
 
+ROPES = ("default", "linear", "llama3", "yarn")
+"""Rotary types that drafters may have: `models.rope.Rope` turns a key once, for all lengths."""
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
 
 def rope_parameters(text: Mapping[str, Any]) -> Mapping[str, Any]:
     """`rope_theta` and `rope_scaling` (or None), wherever the file keeps them.
 
     Raises:
-        CheckpointError: Layers differ in them, or only part of a head is rotated.
+        CheckpointError: Layers differ in them, only part of a head is rotated, or the scaling is
+            unknown or incomplete.
     """
     parameters = text.get("rope_parameters") or {}
     if any(isinstance(value, Mapping) for value in parameters.values()):
@@ -30,10 +35,28 @@ def rope_parameters(text: Mapping[str, Any]) -> Mapping[str, Any]:
     scaling = text.get("rope_scaling")
     if scaling is None and parameters.get("rope_type", "default") != "default":
         scaling = parameters
+    _require_known(scaling or {})
     return {
         "rope_theta": float(parameters.get("rope_theta", text.get("rope_theta", 10000.0))),
         "rope_scaling": dict(scaling) if scaling else None,
     }
+
+
+def _require_known(scaling: Mapping[str, Any]) -> None:
+    """Refuse rotary scalings that are unknown, or whose angles depend on the length so far."""
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in ROPES:
+        raise CheckpointError(
+            f"The drafter's rotary scaling is {kind!r}.",
+            f"Use a drafter with one of these: {', '.join(ROPES)}.",
+        )
+    lacking = {"linear": ("factor",), "yarn": ("factor",), "llama3": _LLAMA3}.get(kind, ())
+    missing = [name for name in lacking if not isinstance(scaling.get(name), (int, float))]
+    if missing:
+        raise CheckpointError(
+            f"The drafter's {kind} rotary scaling has no number for {', '.join(missing)}.",
+            "The file is damaged; fetch it again.",
+        )
 
 
 def windows(text: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:

@@ -50,15 +50,15 @@ def choose(
     """The fastest kernels for a drafter of `target` on this machine.
 
     Args:
-        target: Says device and dtype.
+        target: Says the device and both dtypes.
         weight: A typical weight of the drafter, `[out, in]`.
         block_size: Rows of a draft.
         memory: Where measurements are kept.
         rounded: Whether products may round weights and rows; the environment may forbid it.
     """
-    names = kernels.candidates(target.device, target.weight_dtype)
+    names = kernels.candidates(target.device, target.weight_dtype, target.dtype)
     exact = kernels.choose(weight, names, memory)
     if not rounded or forbidden():
         return DraftKernels(exact, exact)
-    rounding = kernels.rounding(target.device)
+    rounding = kernels.rounding(target.device, target.dtype)
     return DraftKernels(exact, kernels.choose(weight, (exact, *rounding), memory, (block_size,)))

@@ -16,6 +16,8 @@ DTYPES = {
     "fp16": torch.float16,
 }
 
+_KINDS = ("cpu", "cuda", "mps")
+
 
 def pick_device(name: str = "auto") -> torch.device:
     """The named device; "auto" prefers CUDA, then Apple's MPS, then the CPU.
@@ -31,10 +33,13 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.device("cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in _KINDS:
         raise ConfigError(
-            f"There is no kind of device called {name!r}.", "Use auto, cpu, cuda, cuda:1 or mps."
-        ) from error
+            f"There is no kind of device called {name!r} to decode on.",
+            "Use auto, cpu, cuda, cuda:1 or mps.",
+        )
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"Device {name} was asked for, but this PyTorch sees no CUDA device.",

@@ -163,9 +163,9 @@ def has_int8() -> bool:
     return has_fbgemm() and hasattr(torch, "_make_per_channel_quantized_tensor")
 
 
-def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
-    """Kernels that keep weights of `dtype` as they are, on `device`."""
-    if device.type != "cpu":
+def candidates(device: torch.device, dtype: torch.dtype, rows: torch.dtype) -> tuple[str, ...]:
+    """Kernels that keep weights of `dtype` as they are, on `device`, and multiply `rows`."""
+    if device.type != "cpu" or rows != torch.float32:
         return ("dense",)
     if dtype == torch.float16 and has_fbgemm():
         return ("fbgemm-fp16",)
@@ -174,9 +174,9 @@ def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
     return ("dense",)
 
 
-def rounding(device: torch.device) -> tuple[str, ...]:
-    """Kernels on `device` for products that need not be exact, such as those of drafts."""
-    return ("int8",) if device.type == "cpu" and has_int8() else ()
+def rounding(device: torch.device, rows: torch.dtype = torch.float32) -> tuple[str, ...]:
+    """Kernels on `device` for products of `rows` that need not be exact, such as drafts'."""
+    return ("int8",) if device.type == "cpu" and rows == torch.float32 and has_int8() else ()
 
 
 def choose(
@@ -223,5 +223,5 @@ def _key(weight: Tensor, names: Sequence[str], rows: Sequence[int]) -> str:
         platform.processor(),
         torch.get_num_threads(),
     ]
-    parts += [torch.__version__, tuple(weight.shape), tuple(rows), *names]
+    parts += [torch.__version__, weight.dtype, tuple(weight.shape), tuple(rows), *names]
     return " | ".join(str(part) for part in parts)

@@ -36,7 +36,7 @@ _ARCHITECTURES = {
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
 }
-_ROPES = {"default", "linear", "llama3", "yarn"}
+ROPES = {"default", "linear", "llama3", "yarn"}
 """Rotary types whose frequencies do not depend on the length so far."""
 
 
@@ -71,7 +71,7 @@ def supports(config: Any) -> bool:
         len(names & _ARCHITECTURES) == 1
         and getattr(config, "hidden_act", "silu") == "silu"
         and not getattr(config, "mlp_bias", False)
-        and rope.get("rope_type", "default") in _ROPES
+        and rope.get("rope_type", "default") in ROPES
         and kinds == {"full_attention"}
         and not windowed
         and getattr(config, "quantization_config", None) is None
@@ -117,7 +117,7 @@ class LeanTarget(Target):
         self._inverse: Tensor = decoder.rotary_emb.inv_freq.to(self.device, torch.float32)
         self._rope_scale = float(decoder.rotary_emb.attention_scaling)
         self._cos = self._sin = torch.empty(0, self.head_dim, device=self.device)
-        names = kernels.candidates(self.device, self.weight_dtype)
+        names = kernels.candidates(self.device, self.weight_dtype, self.dtype)
         typical = decoder.layers[0].mlp.down_proj.weight.detach()
         self.kernel = kernel or kernels.choose(typical, names, memory or Memory())
         self._arithmetic = Arithmetic()

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from dartree_core.errors import CheckpointError, ConfigError
+from dartree_core.models import kernels
 from dartree_core.models.device import pick_dtype
 from dartree_core.models.kinds import package_for, quantisation, refuse_kind
 from dartree_core.models.lean import LeanTarget, supports
@@ -17,6 +19,9 @@ from dartree_core.models.memory import Memory
 from dartree_core.models.room import require_weights
 from dartree_core.models.selfcheck import check_rows
 from dartree_core.models.target import Target
+
+_FAULTS = (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError)
+"""What transformers raises at configurations that are not what it expects."""
 
 
 def load_target(
@@ -54,7 +59,7 @@ def load_target(
     folder = Path(path)
     named: dict[str, Any] = {"label": label or folder.name, "revision": revision}
     config = _check(folder, trust_remote_code)
-    lean = lean and _can_be_lean(folder, trust_remote_code)
+    lean = lean and _can_be_lean(folder, config, trust_remote_code)
     if not lean:
         # Quantised weights are laid out for their device as they are read, and cannot be moved.
         placing = {"device_map": {"": device}} if quantisation(config) else {}
@@ -64,8 +69,8 @@ def load_target(
         return target
     weights = dtype or pick_dtype("auto", device)
     # A CPU multiplies float16 weights well, but float16 activations badly: only the lean path
-    # keeps the two apart.
-    mixed = device.type == "cpu" and weights == torch.float16
+    # keeps the two apart, where there is a kernel for it.
+    mixed = device.type == "cpu" and weights == torch.float16 and kernels.has_fbgemm()
     model = load_model(folder, device, torch.float32 if mixed else weights, trust_remote_code)
     return LeanTarget(model.to(device), weights=weights, memory=memory, graphs=graphs, **named)
 
@@ -113,9 +118,11 @@ def load_model(
             **_attention(config),
             **placing,
         )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (*_FAULTS, ImportError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(
-            f"{folder} could not be loaded as a causal language model ({error}).",
+            f"{folder} could not be loaded as a causal language model ({_first_line(error)}).",
             _remedy(quantisation(config)),
         ) from error
     _require_all(folder, model, report["missing_keys"])
@@ -148,14 +155,19 @@ def _remedy(method: str) -> str:
     return "Give a directory or hub id of a decoder-only model with safetensors weights."
 
 
-def _can_be_lean(folder: Path, trust_remote_code: bool) -> bool:
+def _can_be_lean(folder: Path, config: dict[str, Any], trust_remote_code: bool) -> bool:
     from transformers import AutoConfig
 
+    if config.get("auto_map"):
+        return False  # what a model's own class computes is not known, whatever its name
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError):
+        return supports(AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code))
+    except _FAULTS:
         return False  # the model's own loading says what is wrong
-    return supports(config)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def load_tokenizer(path: str | Path, *, trust_remote_code: bool = False) -> Any | None:
@@ -195,6 +207,8 @@ def _check(folder: Path, trust_remote_code: bool) -> dict[str, Any]:
         raise CheckpointError(
             f"{file} is not valid JSON ({error}).", "Fetch the model again."
         ) from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file} is not a JSON object.", "Fetch the model again.")
     if config.get("auto_map") and not trust_remote_code:
         raise ConfigError(
             f"The model in {folder} brings its own Python code.",
@@ -206,5 +220,4 @@ def _check(folder: Path, trust_remote_code: bool) -> dict[str, Any]:
             "Pickled weights can run code when loaded and are refused; convert them first.",
         )
     refuse_kind(config)
-    found: dict[str, Any] = config
-    return found
+    return config

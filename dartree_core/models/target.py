@@ -8,7 +8,7 @@ speculation run the same code.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -263,8 +263,10 @@ def _refuse_moving_positions(config: Any) -> None:
     """Some rotary scalings turn every key by the length of the pass: a tree that looks past the
     switch would turn them earlier than plain decoding does."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kind = rope.get("rope_type", rope.get("type"))
-    if kind in ("dynamic", "longrope"):
+    # Models whose layers differ in it keep one such mapping for each kind of layer.
+    scalings = [rope, *(value for value in rope.values() if isinstance(value, Mapping))]
+    kinds = {scaling.get("rope_type", scaling.get("type")) for scaling in scalings}
+    for kind in kinds & {"dynamic", "longrope"}:
         raise CheckpointError(
             f"The target's rotary scaling is {kind!r}, whose angles depend on the length so far; "
             "speculation would not be exact.",

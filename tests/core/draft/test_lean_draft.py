@@ -121,7 +121,9 @@ def test_drafters_with_convolutions_keep_the_general_path() -> None:
     assert not supports(replace(spec, conv_taps=3, conv_group=4))
 
 
-@pytest.mark.parametrize("kernel", kernels.candidates(torch.device("cpu"), torch.float32))
+@pytest.mark.parametrize(
+    "kernel", kernels.candidates(torch.device("cpu"), torch.float32, torch.float32)
+)
 def test_modules_become_parts_of_one_product(kernel: str) -> None:
     parent = torch.nn.Module()
     parent.a = torch.nn.Linear(8, 4, bias=False)

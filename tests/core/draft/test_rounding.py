@@ -11,6 +11,7 @@ from dartree_core.config import DecodeConfig, Method, TreeConfig
 from dartree_core.draft import load_drafter, rounding
 from dartree_core.engine import Decoder
 from dartree_core.models import kernels
+from dartree_core.models.loading import load_target
 from dartree_core.models.memory import Memory
 from tests.core import tiny
 
@@ -55,6 +56,28 @@ def test_rounding_must_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(rounded=False).block in kernels.KERNELS
     monkeypatch.setenv(rounding.ENV, "1")
     assert chosen().block in kernels.KERNELS
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("lean", [False, True], ids=["general", "lean"])
+def test_every_precision_drafts(dtype: torch.dtype, lean: bool) -> None:
+    """Most kernels for a CPU take float32 rows only."""
+    target_name, draft_name = tiny.TRAINED["tied"]
+    device = torch.device("cpu")
+    target = load_target(tiny.CHECKPOINTS / target_name, device=device, dtype=dtype, lean=lean)
+    folder = tiny.CHECKPOINTS / draft_name
+    exact = load_drafter(folder, tiny.trained("tied").target)
+    ours = load_drafter(folder, target, lean=True, rounded=True)
+    ids = torch.arange(5, 25)
+    found = []
+    for model, drafter in ((tiny.trained("tied").target, exact), (target, ours)):
+        out = model.forward(ids, model.new_cache(), taps=drafter.taps)
+        assert out.features is not None
+        cache = drafter.new_cache()
+        drafter.extend(out.features, cache)
+        found.append(drafter.draft(torch.tensor([7]), cache).base_logits)
+    distance = (found[1] - found[0]).norm() / found[0].norm()
+    assert float(distance) < (0.1 if dtype == torch.bfloat16 else 0.05)
 
 
 @needs_int8

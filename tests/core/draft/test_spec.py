@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dartree_core.draft import attention
 from dartree_core.draft.spec import DraftSpec, default_layer_ids
 from dartree_core.errors import CheckpointError
 from tests.core.drafters import (
@@ -324,6 +325,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "per kind of attention",
     ),
+    "unknown-rotary": ({**V1_OLD, "rope_scaling": {"type": "mrope"}}, "scaling is 'mrope'"),
+    "moving-rotary": (
+        {**V1_OLD, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+        "scaling is 'dynamic'",
+    ),
+    "rotary-without-factor": ({**V1_OLD, "rope_scaling": {"rope_type": "yarn"}}, "for factor"),
     "no-block-size": ({k: v for k, v in V1_OLD.items() if k != "block_size"}, "'block_size'"),
     "no-mask": (inner(V1_OLD, mask_token_id=...), "'mask_token_id'"),
     "no-layers": (inner(V1_OLD, target_layer_ids=[]), "target_layer_ids"),
@@ -402,6 +409,12 @@ def test_junk_is_refused_and_never_a_traceback(name: str, data: st.DataObject) -
 def test_values_no_drafter_can_have(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(CheckpointError, match=field):
         spec_of(V1_OLD, **changes)
+
+
+def test_drafters_may_rotate_as_targets_do() -> None:
+    from dartree_core.models.lean import ROPES
+
+    assert set(attention.ROPES) == ROPES
 
 
 def test_describing_a_drafter_needs_no_torch() -> None:

@@ -142,7 +142,9 @@ def test_float16_weights_round_the_weights_and_nothing_else() -> None:
 def test_kernels_multiply(name: str, bias: bool) -> None:
     if name == "fbgemm-fp16" and not has_fbgemm():
         pytest.skip("this PyTorch has no FBGEMM")
-    if name == "onednn" and name not in candidates(torch.device("cpu"), torch.float32):
+    if name == "onednn" and name not in candidates(
+        torch.device("cpu"), torch.float32, torch.float32
+    ):
         pytest.skip("this PyTorch has no oneDNN")
     weight = torch.randn(24, 16).half().float()
     offset = torch.randn(24) if bias else None

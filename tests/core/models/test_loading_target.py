@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,52 @@ def test_a_models_own_code_is_not_run(folder: Path) -> None:
     with pytest.raises(ConfigError, match="its own Python code") as error:
         load_target(folder, device=CPU, dtype=torch.float32)
     assert "--trust-remote-code" in error.value.remedy
+
+
+OWN_CLASS = """
+import transformers
+
+
+class NAME(transformers.NAME):
+    def forward(self, *args, **kwargs):
+        out = super().forward(*args, **kwargs)
+        out.logits = -out.logits
+        return out
+"""
+
+
+def test_a_models_own_class_is_run_as_it_is(folder: Path) -> None:
+    """Whatever it is called: the lean path knows only what transformers' own classes compute."""
+    config = json.loads((folder / "config.json").read_text())
+    name = config["architectures"][0]
+    (folder / "own.py").write_text(OWN_CLASS.replace("NAME", name))
+    stock = load_target(folder, device=CPU, dtype=torch.float32, lean=True)
+    config["auto_map"] = {"AutoModelForCausalLM": f"own.{name}"}
+    (folder / "config.json").write_text(json.dumps(config))
+    own = load_target(folder, device=CPU, dtype=torch.float32, lean=True, trust_remote_code=True)
+    ids = torch.tensor(tiny.PROMPT)
+    logits = [target.forward(ids, target.new_cache()).logits for target in (stock, own)]
+    torch.testing.assert_close(logits[1], -logits[0], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize(
+    "changes", [{"vocab_size": 100}, {"intermediate_size": 8}, {"hidden_size": "wide"}], ids=str
+)
+def test_a_configuration_that_does_not_fit(
+    changes: dict[str, Any], lean: bool, folder: Path
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(CheckpointError, match="could not be loaded") as error:
+        load_target(folder, device=CPU, dtype=torch.float32, lean=lean)
+    assert "\n" not in error.value.message
+
+
+def test_a_configuration_that_is_no_object(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="not a JSON object"):
+        load_target(folder, device=CPU, dtype=torch.float32)
 
 
 def test_an_unknown_architecture(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +106,16 @@ def test_state_that_cannot_be_rolled_back_is_refused_by_name() -> None:
         )
         with pytest.raises(CheckpointError, match="linear_attention"):
             Target(model)
+
+
+def test_positions_are_looked_at_for_each_kind_of_layer() -> None:
+    from dartree_core.models.target import _refuse_moving_positions
+
+    kinds = {"full_attention": {"rope_type": "longrope"}, "sliding_attention": {}}
+    with pytest.raises(CheckpointError, match="longrope"):
+        _refuse_moving_positions(SimpleNamespace(rope_parameters=kinds))
+    kinds["full_attention"] = {"rope_type": "yarn", "factor": 2.0}
+    _refuse_moving_positions(SimpleNamespace(rope_parameters=kinds))
 
 
 @pytest.mark.parametrize(
