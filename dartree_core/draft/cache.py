@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from dartree_core.models.arena import Sized
+
 
 class DraftCache:
     """Keys and values of committed context, per draft layer `[kv_heads, capacity, head_dim]`.
@@ -27,6 +29,11 @@ class DraftCache:
         """Bytes held now."""
         held = [tensor for layer in self._layers if layer is not None for tensor in layer]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    @property
+    def idle(self) -> Sized | None:
+        """Memory outside this cache that it would be lent before any is taken."""
+        return None
 
     def append(self, new: list[tuple[Tensor, Tensor]]) -> None:
         """Add keys and values `[kv_heads, t, head_dim]` of `t` more positions."""

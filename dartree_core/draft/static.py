@@ -97,6 +97,11 @@ class DraftArena:
         """Positions there is room for."""
         return self.data.shape[3]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its keys and values."""
+        return self.data.nbytes
+
     def block(self, size: int) -> Block:
         """Buffers of blocks of `size` tokens."""
         if size not in self._blocks:
@@ -132,7 +137,12 @@ class StaticDraftCache(DraftCache):
     @property
     def nbytes(self) -> int:
         """See `DraftCache.nbytes`."""
-        return self._lease.arena.data.nbytes if self._lease.arena else 0
+        return self._lease.arena.nbytes if self._lease.arena else 0
+
+    @property
+    def idle(self) -> DraftArena | None:
+        """See `DraftCache.idle`."""
+        return self._shelf.idle
 
     def belongs_to(self, shelf: Shelf[DraftArena]) -> bool:
         """True when `shelf` lends this cache its arena."""

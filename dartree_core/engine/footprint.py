@@ -20,8 +20,10 @@ from dartree_core.models.room import text
 from dartree_core.models.target import Target
 
 if TYPE_CHECKING:
+    from dartree_core.draft.cache import DraftCache
     from dartree_core.draft.drafter import Drafter
     from dartree_core.engine.session import Session
+    from dartree_core.models.kv_cache import KVCache
 
 PREFILL_CHUNK = 1024
 """Prompt tokens read in one pass: what bounds the workspace of a long prompt."""
@@ -148,13 +150,20 @@ def _most_nodes(drafter: Drafter | None, config: DecodeConfig) -> int:
 def _capacities(session: Session) -> tuple[int, int]:
     """Positions there is room for in the caches of target and drafter."""
     draft = session.draft_cache
-    return session.cache.capacity, draft.capacity if draft else 0
+    return _there(session.cache)[0], _there(draft)[0] if draft else 0
 
 
 def _held_bytes(session: Session, config: DecodeConfig) -> int:
     """Bytes of a session's caches that a turn counts among its own."""
     draft = session.draft_cache if config.method != "ar" else None
-    return session.cache.nbytes + (draft.nbytes if draft else 0)
+    return _there(session.cache)[1] + (_there(draft)[1] if draft else 0)
+
+
+def _there(cache: KVCache | DraftCache) -> tuple[int, int]:
+    """Positions there is room for, and their bytes: in a cache, or in what lies idle and would
+    be lent to it."""
+    own = (cache.capacity, cache.nbytes)
+    return own if cache.idle is None else max(own, (cache.idle.capacity, cache.idle.nbytes))
 
 
 def _remedy(

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+import torch
+
 from dartree_core.models.graphs import Graphs
 
 
@@ -20,6 +22,10 @@ class Sized(Protocol):
     @property
     def capacity(self) -> int:
         """Positions there is room for."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its keys and values."""
 
 
 A = TypeVar("A", bound=Sized)
@@ -81,13 +87,28 @@ class Shelf(Generic[A]):
         if fitting:
             best = min(fitting, key=lambda arena: arena.capacity)
             self._free = [arena for arena in self._free if arena is not best]
+            self._keep(_FREE)
             return best
-        # Larger arenas are of more use than those that were outgrown.
-        self._free.sort(key=lambda arena: arena.capacity)
-        if len(self._free) >= _FREE:
+        self._keep(_FREE - 1)
+        try:
+            return self._make(capacity)
+        except torch.OutOfMemoryError:
+            if not self._free:
+                raise
+            self._keep(0)
+            return self._make(capacity)
+
+    def _keep(self, most: int) -> None:
+        """Drop free arenas beyond `most`; larger ones are of more use than those outgrown."""
+        if len(self._free) > most:
             self.settle()
-            del self._free[: len(self._free) - _FREE + 1]
-        return self._make(capacity)
+            self._free.sort(key=lambda arena: arena.capacity)
+            del self._free[: len(self._free) - most]
+
+    @property
+    def idle(self) -> A | None:
+        """The largest free arena: what a conversation without one is lent first."""
+        return max(self._free, key=lambda arena: arena.capacity, default=None)
 
     def settle(self) -> None:
         """Wait until no recording is running."""

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from dartree_core.models.arena import Sized
+
 _GROWTH = 256
 
 
@@ -90,13 +92,19 @@ class KVCache(Cache):  # type: ignore[misc]
         self.capacity = capacity
         super().__init__(layers=[_Layer(self) for _ in range(num_layers)])
 
+    @property
+    def idle(self) -> Sized | None:
+        """Memory outside this cache that it would be lent before any is taken."""
+        return None
+
     def reserve(self, capacity: int) -> None:
         """Make room for `capacity` positions; committed rows stay."""
         if capacity <= self.capacity:
             return
-        self.capacity = -(-max(capacity, self.capacity * 3 // 2) // _GROWTH) * _GROWTH
+        larger = -(-max(capacity, self.capacity * 3 // 2) // _GROWTH) * _GROWTH
         for layer in self.layers:
-            layer.grow(self.capacity)
+            layer.grow(larger)
+        self.capacity = larger  # not before: when memory runs out, all layers still have the old
 
     @torch.inference_mode()
     def commit(self, rows: Tensor) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dartree_core.models.arena import Sized
+
 _GROWTH = 256
 
 
@@ -28,6 +30,11 @@ class LeanCache:
     def nbytes(self) -> int:
         """Bytes held now."""
         return self.data.numel() * self.data.element_size()
+
+    @property
+    def idle(self) -> Sized | None:
+        """Memory outside this cache that it would be lent before any is taken."""
+        return None
 
     def reserve(self, capacity: int) -> None:
         """Make room for `capacity` positions; committed rows stay."""

@@ -128,6 +128,11 @@ class Arena:
         """Positions there is room for."""
         return self.data.shape[3]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its keys and values."""
+        return self.data.nbytes
+
     def rows(self, count: int) -> Rows:
         """Buffers of passes padded to `count` rows."""
         if count not in self._rows:
@@ -148,6 +153,11 @@ class StaticCache(LeanCache):
     def arena(self) -> Arena:
         """Where this conversation's passes run; `reserve` may replace it."""
         return self._lease.require(0)
+
+    @property
+    def idle(self) -> Arena | None:
+        """See `LeanCache.idle`."""
+        return self._shelf.idle
 
     def belongs_to(self, shelf: Shelf[Arena]) -> bool:
         """True when `shelf` lends this cache its arena."""

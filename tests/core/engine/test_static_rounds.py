@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from dartree_core.config import METHODS, DecodeConfig, Method, SamplingConfig, TreeConfig
 from dartree_core.draft import load_drafter
 from dartree_core.engine import Decoder
+from dartree_core.engine.footprint import predict
+from dartree_core.errors import CapacityError
 from dartree_core.events import RunStarted, TreeVerified
 from dartree_core.models import LeanTarget, load_target
 from dartree_core.models.graphs import Graphs
@@ -48,6 +51,22 @@ def test_the_answer_is_plain_decodings(method: Method, sampling: str) -> None:
     plain = tiny.plain(tiny.trained(PAIR), PROMPT, config).token_ids
     assert decoder().generate(PROMPT, config).token_ids == plain
     assert not graphs_of(decoder()).failures
+
+
+def test_a_new_conversation_may_use_what_another_left() -> None:
+    """Idle memory with fixed addresses is still allocated, so it is not free, but it is lent."""
+    made = decoder()
+    config = DecodeConfig(max_new_tokens=8)
+    needed = predict(made.target, made.drafter, len(PROMPT), config)
+    made.generate(PROMPT, config)
+    gc.collect()
+    made.free_bytes = lambda device: needed.total - needed.target_kv // 2
+    try:
+        assert len(made.generate(PROMPT, config).token_ids) == 8
+        with pytest.raises(CapacityError):
+            made.generate(PROMPT * 300, config)
+    finally:
+        made.free_bytes = lambda device: None
 
 
 @pytest.mark.parametrize("budget", [1, 9, "auto"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +74,22 @@ def test_growth_is_seldom_and_keeps_what_is_committed() -> None:
     assert held(cache) == list(range(1500))
     assert len(capacities) < 8
     assert cache.capacity >= 1500
+
+
+def test_running_out_of_memory_while_growing_leaves_the_cache_usable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = KVCache(3)
+    write(cache, 5, 0)
+    cache.commit(torch.arange(5))
+    layer = cache.layers[2]
+    with monkeypatch.context() as patch:
+        patch.setattr(layer, "grow", lambda capacity: exec("raise MemoryError"))
+        with pytest.raises(MemoryError):
+            cache.reserve(cache.capacity + 1)
+    write(cache, cache.capacity, 100)
+    cache.commit(torch.arange(2))
+    assert held(cache) == [0, 1, 2, 3, 4, 100, 101]
 
 
 def test_compaction_moves_in_place() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from torch import Tensor
 
 from dartree_core.draft.supertree import ancestors
 from dartree_core.models import LeanTarget, TargetOutput, buckets
+from dartree_core.models.arena import Shelf
 from dartree_core.models.buckets import MOST_ROWS, length_bucket, row_bucket
 from dartree_core.models.graphs import Graphs
 from dartree_core.models.lean_cache import LeanCache
+from dartree_core.models.static import StaticCache
 from tests.core import tiny
 from tests.core.fake_graphs import FakeRecorder
 
@@ -162,6 +165,45 @@ def test_a_conversation_may_outgrow_its_arena(
         capacities.add(pair.caches[1].capacity)
     assert len(capacities) > 1
     pair.compare()
+
+
+def test_few_idle_arenas_are_kept_and_the_largest_first(graphs: Graphs) -> None:
+    model = target(graphs=graphs)
+    caches = [model.new_cache() for _ in range(5)]
+    for cache in caches:
+        model.forward(torch.tensor(tokens(3)), cache)
+    with torch.inference_mode():
+        caches[3].reserve(2 * caches[0].capacity)
+    largest = caches[3].capacity
+    del cache, caches
+    gc.collect()
+    fresh = model.new_cache()
+    assert fresh.idle is not None
+    assert fresh.idle.capacity == largest
+    model.forward(torch.tensor(tokens(3)), fresh)
+    assert isinstance(fresh, StaticCache)
+    assert len(fresh._shelf._free) == 2
+    assert fresh.idle.capacity == largest  # the smallest that fits was lent
+
+
+def test_idle_arenas_make_room_when_memory_runs_out() -> None:
+    made: list[SimpleNamespace] = []
+
+    def make(capacity: int) -> SimpleNamespace:
+        if sum(arena.nbytes for arena in held()) + capacity > 10:
+            raise torch.OutOfMemoryError
+        made.append(SimpleNamespace(capacity=capacity, nbytes=capacity))
+        return made[-1]
+
+    def held() -> list[SimpleNamespace]:
+        return shelf._free
+
+    shelf = Shelf(make, Graphs(None))
+    shelf.put(shelf.take(6))
+    assert shelf.take(9).capacity == 9
+    assert not shelf._free
+    with pytest.raises(torch.OutOfMemoryError):
+        shelf.take(11)
 
 
 def test_padding_touches_nothing_committed(graphs: Graphs) -> None:
