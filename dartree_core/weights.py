@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from dartree_core.errors import CheckpointError
 _INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _NOT_WEIGHTS = ("consolidated", "training_args", "optimizer")
+_SHARD = re.compile(r"-\d+-of-(\d+)\.safetensors$")
 _HEADER_LIMIT = 100_000_000
 """Largest header the safetensors format allows, in bytes."""
 
@@ -53,6 +55,12 @@ def weight_files(folder: Path) -> list[Path]:
             )
         return [folder / name for name in shards]
     files = sorted(p for p in folder.glob("*.safetensors") if not p.name.startswith(_NOT_WEIGHTS))
+    shards = [found for file in files if (found := _SHARD.search(file.name))]
+    if any(int(shard[1]) > len(shards) for shard in shards):
+        raise CheckpointError(
+            f"{folder} has {len(shards)} of {shards[0][1]} weight files, and no {_INDEX}.",
+            "Fetch it again.",
+        )
     if files:
         return files
     pickles = sorted(
@@ -82,7 +90,7 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
     """Tensor name to `{"dtype", "shape", "data_offsets"}` of a safetensors file.
 
     Raises:
-        CheckpointError: The file is cut short or is not safetensors.
+        CheckpointError: The file cannot be read, is cut short or is not safetensors.
     """
     damaged = CheckpointError(
         f"{file} is damaged: it is cut short or is no safetensors file.", "Fetch it again."
@@ -96,7 +104,11 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
             header = json.loads(opened.read(length))
         header.pop("__metadata__", None)
         end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except OSError as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {error.strerror}.", "Check its permissions and its disk."
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise damaged from error
     if file.stat().st_size != 8 + length + end:
         raise damaged

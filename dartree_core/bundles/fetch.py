@@ -14,7 +14,7 @@ from typing import Any
 
 from dartree_core import __version__
 from dartree_core.bundles import cache, wheel
-from dartree_core.bundles.gguf_model import Converted, convert
+from dartree_core.bundles.gguf_model import Converted, convert, stored_bytes
 from dartree_core.bundles.progress import Progress, silent, size_of
 from dartree_core.bundles.registry import Bundle, WheelSource
 from dartree_core.errors import BundleError, CheckpointError
@@ -93,7 +93,7 @@ def ensure_wheel_target(
         identity(source),
         fill,
         progress,
-        needed=space_needed(source),
+        needed=lambda: space_needed(source),
         thorough=thorough,
     )
 
@@ -125,7 +125,11 @@ def ensure_gguf(path: Path, progress: Progress = silent) -> Path:
         "converter": CONVERTER,
     }
     return _built(
-        dest, who, lambda into: convert(path, into, progress), progress, needed=8 * facts.st_size
+        dest,
+        who,
+        lambda into: convert(path, into, progress),
+        progress,
+        needed=lambda: stored_bytes(path),
     )
 
 
@@ -156,14 +160,14 @@ def _built(
     fill: Callable[[Path], Converted],
     progress: Progress,
     *,
-    needed: int,
+    needed: Callable[[], int],
     thorough: bool = False,
 ) -> Path:
     with cache.locked(dest, progress):
         # Another process may have built it while this one waited.
         if cache.problem_with(dest, who, thorough=thorough, progress=progress) is None:
             return dest
-        cache.require_space(dest, needed)
+        cache.require_space(dest, needed())
         with cache.replacing(dest) as folder, cache.explained(dest):
             done = fill(folder)
             cache.Manifest(

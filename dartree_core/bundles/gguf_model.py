@@ -78,6 +78,16 @@ def convert(gguf: Path, into: Path, progress: Progress = silent, label: str = ""
     return done
 
 
+def stored_bytes(gguf: Path) -> int:
+    """About how many bytes `convert` writes for a file; tokenizers are small beside weights.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    parameters = _metadata(gguf).parameters
+    return parameters * (4 if parameters <= FP32_LIMIT else 2) * 11 // 10
+
+
 @dataclass(frozen=True, slots=True)
 class _Facts:
     pre: str

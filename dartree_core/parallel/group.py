@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from dartree_core.parallel.pulse import Patience
 from dartree_core.parallel.watch import Watch
 from dartree_core.parallel.world import World
 
@@ -56,9 +57,12 @@ class Group:
         store, _, _ = next(rendezvous("env://", world.rank, world.size))
         # A connection of its own: on a shared one a waiting collective would hold the watch up.
         own = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-        watch = Watch(world, PrefixStore("dartree/watch", own))
+        # On CPUs a part of a long prompt may well take minutes.
+        patience = Patience() if torch.cuda.is_available() else Patience(stalled=1800.0)
+        watch = Watch(world, PrefixStore("dartree/watch", own), patience)
         watch.start()
-        cuda = torch.cuda.is_available()
+        # With fewer devices than processes, whoever wants one is told by name later.
+        cuda = world.local < torch.cuda.device_count()
         if cuda:
             torch.cuda.set_device(world.local)
         dist.init_process_group(

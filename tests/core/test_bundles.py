@@ -133,10 +133,12 @@ class TestResolve:
         assert found.target_label == "mine"
 
     def test_hub_ids(self, tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked: list[tuple[str, str, bool]] = []
+        asked: list[tuple[str, str, bool, bool]] = []
 
-        def snapshot(repo: str, revision: str, progress: object, *, code: bool) -> Path:
-            asked.append((repo, revision, code))
+        def snapshot(
+            repo: str, revision: str, progress: object, *, code: bool, tokenizer: bool
+        ) -> Path:
+            asked.append((repo, revision, code, tokenizer))
             return TARGET
 
         monkeypatch.setattr(hub, "snapshot", snapshot)
@@ -148,10 +150,11 @@ class TestResolve:
         both = resolve(target="a/t", draft="a/d", trust_remote_code=True)
         assert (both.target_label, both.draft_label) == ("a/t", "a/d")
         assert asked == [
-            ("someone/Tiny", "v1", True),
-            ("Qwen/Qwen3-4B", "main", False),
-            ("a/t", "main", True),
-            ("a/d", "main", False),  # a drafter's code is never fetched
+            ("someone/Tiny", "v1", True, True),
+            ("Qwen/Qwen3-4B", "main", False, True),
+            ("a/t", "main", True, True),
+            # A drafter's code is never fetched, and it speaks its target's tokens.
+            ("a/d", "main", False, False),
         ]
 
     def test_an_existing_folder_wins_over_a_hub_id(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -88,6 +89,22 @@ def test_shards(model: Path) -> None:
         "model-1.safetensors",
         "model-2.safetensors",
     ]
+
+
+def test_shards_without_their_index(model: Path) -> None:
+    """As an interrupted download leaves them: the index comes last."""
+    weights_of = (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
+    with pytest.raises(CheckpointError, match="has 1 of 00002 weight files, and no model"):
+        facts.require_whole(model)
+    shutil.copy(weights_of, model / "model-00002-of-00002.safetensors")
+    facts.require_whole(model)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
+def test_a_file_that_may_not_be_read_is_not_called_damaged(model: Path) -> None:
+    (model / "model.safetensors").chmod(0)
+    with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
+        facts.require_whole(model)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.ckpt"])

@@ -44,6 +44,11 @@ def test_weights_are_the_dequantised_ones_exactly(tiny: TinyGGUF, folder: Path) 
         np.testing.assert_array_equal(stored[name], expected, err_msg=name)
 
 
+def test_the_space_a_conversion_takes_is_known_before(tiny: TinyGGUF, folder: Path) -> None:
+    written = (folder / "model.safetensors").stat().st_size
+    assert 0.9 * written < gguf_model.stored_bytes(tiny.path) < 1.5 * written
+
+
 @pytest.mark.parametrize(
     "kind",
     [

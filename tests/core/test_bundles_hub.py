@@ -84,6 +84,29 @@ def test_later_starts_need_no_network(server: Hub) -> None:
     assert server.requests == before
 
 
+def test_a_tokenizer_is_asked_for_where_another_program_cached_only_weights(server: Hub) -> None:
+    from huggingface_hub import snapshot_download
+
+    add(server, "tokenizer.json", b"{}")
+    folder = Path(snapshot_download(REPO, allow_patterns=["config.json", "*.safetensors"]))
+    assert hub.cached(REPO, "main") == folder
+    assert hub.cached(REPO, "main", tokenizer=True) is None
+    assert (hub.snapshot(REPO, "main", tokenizer=True) / "tokenizer.json").is_file()
+    before = server.requests
+    hub.snapshot(REPO, "main", tokenizer=True)
+    assert server.requests == before
+
+
+def test_without_a_network_weights_alone_have_to_do(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    folder = hub.snapshot(REPO, "main")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.snapshot(REPO, "main", tokenizer=True) == folder
+
+
 def test_code_comes_only_on_request(server: Hub) -> None:
     config = server.repos[REPO] / "config.json"
     config.write_text(config.read_text().replace("{", '{"auto_map": {"AutoConfig": "x.C"},', 1))
