@@ -93,6 +93,11 @@ class TreeConfig:
         _numbers(self, "depth_bonus")
         _switches(self, "coupled", "graft")
         _require(
+            math.isfinite(self.depth_bonus),
+            f"depth_bonus is {self.depth_bonus}, but must be a finite number.",
+            "Use 0 or a negative number; the paper uses -0.2.",
+        )
+        _require(
             self.depth_bonus <= 0,
             f"depth_bonus is {self.depth_bonus}, but a positive bonus could prune a parent "
             "and keep its child.",
@@ -154,9 +159,9 @@ class SamplingConfig:
             "Use a number from 0 to 1.",
         )
         _require(
-            self.repetition_penalty > 0,
+            0 < self.repetition_penalty < math.inf,
             f"repetition_penalty is {self.repetition_penalty}, but it divides logits.",
-            "Use a positive number; 1 is off.",
+            "Use a positive, finite number; 1 is off.",
         )
         _require(
             isinstance(self.seed, int) and 0 <= self.seed < 2**63,

@@ -114,7 +114,7 @@ def _bonus(done: RoundDone, show: ShowToken) -> Text:
 
 
 def _stages(done: RoundDone) -> Text:
-    parts = "  ".join(f"{stage} {ms:.2f}" for stage, ms in done.ms.items())
+    parts = "  ".join(f"{show_text(stage)} {ms:.2f}" for stage, ms in done.ms.items())
     return Text(f"ms  {parts}  total {sum(done.ms.values()):.2f}")
 
 

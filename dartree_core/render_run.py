@@ -10,10 +10,14 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dartree_core.config import DecodeConfig
 from dartree_core.events import RunStarted
 from dartree_core.glyphs import FATE_WORDS, show_text
 from dartree_core.render import ShowToken
 from dartree_core.summary import RoundRow, RunSummary, TurnSummary
+
+_ALWAYS = ("temperature", "seed")
+"""Settings that say something at 0 too."""
 
 _DEPTHS = (
     "survival: of all steps, those that accepted this many or more; "
@@ -58,11 +62,19 @@ def _header(header: RunStarted) -> list[Text]:
 
 
 def _settings(config: Mapping[str, Any]) -> str:
-    """The settings that were given, nested ones by their flat name, on one line."""
+    """The settings by their flat names on one line, without those that are off as by default."""
+    flat, usual = _flat(config), _flat(DecodeConfig().to_dict())
+    shown = {
+        k: v for k, v in flat.items() if v or k in _ALWAYS or v not in (None, (), [], usual.get(k))
+    }
+    return "  ".join(f"{k}={v}" for k, v in shown.items())
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in config.items():
         flat.update(value if isinstance(value, Mapping) else {key: value})
-    return "  ".join(f"{k}={v}" for k, v in flat.items() if v not in (None, (), [], False))
+    return flat
 
 
 def _plain_table(*columns: str) -> Table:
@@ -189,7 +201,8 @@ def _stage_table(figures: Mapping[str, Any], ascii_only: bool) -> Table:
     for stage, ms in totals.items():
         share = ms / whole if whole else 0.0
         mean = _or_dash(figures["stage_ms_mean"][stage], ".2f")
-        table.add_row(stage, mean, f"{ms / 1e3:.2f}", f"{_bar(share, ascii_only)} {share:.0%}")
+        name = Text(show_text(stage))
+        table.add_row(name, mean, f"{ms / 1e3:.2f}", f"{_bar(share, ascii_only)} {share:.0%}")
     return table
 
 

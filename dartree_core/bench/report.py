@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dartree_core.bench.plan import AXES, PEERS, Plan, Variant
 from dartree_core.bench.quality import measure_of
 from dartree_core.bench.records import Case, Sample
 from dartree_core.bench.stats import mean, ratio, rounded, spread
-from dartree_core.config import CHAINS, TreeConfig
+from dartree_core.config import CHAINS, SamplingConfig, TreeConfig
 from dartree_core.metrics import RunningMetrics, aggregate
 
 REPORT_FORMAT = 1
@@ -47,6 +48,7 @@ def build(
     missing: Mapping[str, str],
     ended: str = "",
     run_code: bool = False,
+    defaults: SamplingConfig | None = None,
 ) -> dict[str, Any]:
     """The report, JSON-ready.
 
@@ -58,6 +60,7 @@ def build(
         missing: Peers that could not run, and why.
         ended: Why the run ended early, or "".
         run_code: Whether programs were run for scores.
+        defaults: How the model samples unless told otherwise, in `dartree run` too; None for ours.
 
     Returns:
         `rows`, `averages`, `best`, `failures`, `differences`, `environment` and what was asked
@@ -79,6 +82,11 @@ def build(
     ]
     averages = averaged(rows, pooled)
     base = plan.base.to_dict()
+    winners = best(averages)
+    for winner in winners:
+        sampling = replace(plan.base.sampling, temperature=winner["temperature"])
+        asked = _sampling_flags(sampling, defaults or SamplingConfig())
+        winner["flags"] = " ".join([winner["flags"], *asked])
     return {
         "format": REPORT_FORMAT,
         "complete": len(cases) == plan.size,
@@ -98,7 +106,7 @@ def build(
         },
         "rows": rows,
         "averages": averages,
-        "best": best(averages),
+        "best": winners,
         "missing": dict(missing),
         "failures": list(failures(cases)),
         "differences": list(differences(cases)),
@@ -316,6 +324,18 @@ def flags(variant: Variant) -> str:
     if settings.get("budget") == "auto" and "graft" not in settings:
         words.append("--no-graft")  # which `run` would do by default
     return " ".join(words)
+
+
+def _sampling_flags(wanted: SamplingConfig, defaults: SamplingConfig) -> list[str]:
+    """What `dartree run` takes to sample as wanted, where it would not by itself."""
+    used = ["temperature", "repetition_penalty"]
+    if not wanted.greedy:
+        used += ["top_k", "top_p", "min_p", "seed"]
+    return [
+        f"--{name.replace('_', '-')} {getattr(wanted, name)}"
+        for name in used
+        if getattr(wanted, name) != getattr(defaults, name)
+    ]
 
 
 def failures(cases: Iterable[Case]) -> Iterable[dict[str, Any]]:

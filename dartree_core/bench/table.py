@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -33,7 +34,8 @@ def render(report: Mapping[str, Any], width: int = 100) -> RenderableType:
         if rows:
             parts += [Text(f"Temperature {temperature:g}: τ · speedup over AR", style="italic")]
             parts += [*_speed_tables(rows, means, width), Text()]
-            parts += [_detail_table(rows), Text()]
+            for table in _detail_tables(rows, width):
+                parts += [table, Text()]
     parts += list(_notes(report))
     return Group(*parts)
 
@@ -85,32 +87,56 @@ def _cell(figures: Mapping[str, Any] | None, winner: str | None) -> Text:
     return text
 
 
-def _detail_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    scored = [row for row in rows if row["quality"] is not None]
-    for name in ("data set", "method"):
-        table.add_column(name, no_wrap=True)
-    for name in ("tok/s", "lowest", "quartiles", "+prefill", "as AR", "failed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if scored:
-        table.add_column("right", justify="right", no_wrap=True)
-    before = ""
-    for row in rows:
-        cells: list[str | Text] = [
-            row["dataset"] if row["dataset"] != before else "",
-            row["variant"],
-            number(row["tokens_per_second"], 1),
-            times(row.get("speedup_lowest")),
-            f"{number(row['speedup_q1'])}–{number(row['speedup_q3'])}×",
-            times(row["speedup_with_prefill"]),
-            _same(row),
-            Text(str(row["failed"]), style="red") if row["failed"] else "0",
+def _detail_tables(rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[Table]:
+    """Further figures of every row; those that do not fit beside the names go into more tables."""
+    before = [None, *(row["dataset"] for row in rows)]
+    names: dict[str, list[str | Text]] = {
+        "data set": [
+            "" if row["dataset"] == last else row["dataset"]
+            for row, last in zip(rows, before, strict=False)
+        ],
+        "method": [row["variant"] for row in rows],
+    }
+    room = width + 2 - sum(_width(*column) for column in names.items())  # none follows the last
+    figures = _figures(rows)
+    while figures:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in names:
+            table.add_column(name, no_wrap=True)
+        columns, left = list(names.values()), room
+        while figures:
+            heading, cells = next(iter(figures.items()))
+            left -= _width(heading, cells)
+            if left < 0 and len(columns) > len(names):
+                break
+            table.add_column(heading, justify="right", no_wrap=True)
+            columns.append(figures.pop(heading))
+        for line in zip(*columns, strict=True):
+            table.add_row(*line)
+        yield table
+
+
+def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str | Text]]:
+    """Heading to cells, one for each row."""
+    found: dict[str, list[str | Text]] = {
+        "tok/s": [number(row["tokens_per_second"], 1) for row in rows],
+        "lowest": [times(row.get("speedup_lowest")) for row in rows],
+        "quartiles": [f"{number(r['speedup_q1'])}–{number(r['speedup_q3'])}×" for r in rows],
+        "+prefill": [times(row["speedup_with_prefill"]) for row in rows],
+        "as AR": [_same(row) for row in rows],
+    }
+    if any(row["failed"] for row in rows):
+        found["failed"] = [
+            Text(str(row["failed"]), style="red" if row["failed"] else "") for row in rows
         ]
-        if scored:
-            cells.append("–" if row["quality"] is None else f"{row['quality']:.0%}")
-        table.add_row(*cells)
-        before = row["dataset"]
-    return table
+    if any(row["quality"] is not None for row in rows):
+        found["right"] = ["–" if r["quality"] is None else f"{r['quality']:.0%}" for r in rows]
+    return found
+
+
+def _width(heading: str, cells: Sequence[str | Text]) -> int:
+    """Terminal cells of a column, its distance from the next included."""
+    return max(map(cell_len, map(str, (heading, *cells)))) + 2
 
 
 def _same(row: Mapping[str, Any]) -> Text:

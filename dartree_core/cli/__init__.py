@@ -10,6 +10,7 @@ import typer
 
 from dartree_core import __version__
 from dartree_core.cli import bench, doctor, models, run, trace, train, verify, worker
+from dartree_core.cli.output import tolerate_any_text
 from dartree_core.errors import DARTreeError
 from dartree_core.parallel.world import World
 
@@ -55,6 +56,7 @@ def main(args: list[str] | None = None) -> None:
     words = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    tolerate_any_text()
     _guarded(lambda: _start(words, debug), debug)
 
 

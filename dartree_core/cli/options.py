@@ -153,13 +153,38 @@ class ModelChoice:
         """Say before anything loads that a method cannot do without a drafter.
 
         Raises:
-            ConfigError: It drafts, and no drafter is wanted.
+            ConfigError: It drafts, and no drafter is wanted, or the bundle's is for another target.
+            BundleError: There is no such bundle.
         """
-        if self.draft == "none" and method != "ar":
+        if method == "ar":
+            return
+        if self.draft == "none":
             raise ConfigError(
                 f"Method {method!r} drafts, but --draft none asks for no drafter.",
                 "Give a drafter, or decode plainly with --method ar.",
             )
+        if self.draft is None and self.target is not None and not self._paired(self.target):
+            raise ConfigError(
+                f"Method {method!r} drafts, but bundle {self.bundle} has no drafter for "
+                f"{self.target}.",
+                "Name one with --draft, or decode plainly with --method ar.",
+            )
+
+    def _paired(self, target: str) -> bool:
+        """Whether the bundle's drafter serves this target; True where only loading can tell."""
+        from dartree_core.bundles import hub, registry, resolution
+        from dartree_core.bundles.registry import HubSource
+
+        bundle = registry.get(self.bundle)
+        path = Path(target).expanduser()
+        if path.exists():
+            own = resolution.cached_target(bundle)
+            return own is not None and own.resolve() == path.resolve()
+        named = hub.split_id(target)
+        if named is None:
+            return True  # there is no such target, which loading says better
+        own_repo = bundle.target.repo if isinstance(bundle.target, HubSource) else None
+        return named[0] == own_repo or registry.paired_with(named[0]) is bundle
 
     def load(self, *, quiet: bool = False) -> Decoder:
         """Load with progress bars on a terminal."""
@@ -225,7 +250,7 @@ def read_prompt(prompt: str | None, file: Path | None, stdin: Any) -> str:
     """The prompt from an argument, a file, or standard input (`-`, or a pipe).
 
     Raises:
-        ConfigError: There is none, there are two, or the file cannot be read.
+        ConfigError: There is none, there are two, or it cannot be read as UTF-8 text.
     """
     if prompt is not None and file is not None:
         raise ConfigError("Both a prompt and --file were given.", "Give one of them.")
@@ -236,28 +261,57 @@ def read_prompt(prompt: str | None, file: Path | None, stdin: Any) -> str:
             raise ConfigError(
                 f"The prompt file {file} cannot be read ({error}).", "Give a UTF-8 text file."
             ) from error
-    elif prompt is None and stdin.isatty():
+    elif prompt is not None and prompt != "-":
+        text = prompt
+    elif stdin is None or (prompt is None and stdin.isatty()):  # it is None where closed
         raise ConfigError(
             "There is no prompt.",
             'Give one, as in: dartree run "Explain what a binary search does."',
         )
-    elif prompt is None or prompt == "-":
-        text = stdin.read()
     else:
-        text = prompt
+        try:
+            text = stdin.read()
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"Standard input cannot be read ({error}).", "Give UTF-8 text."
+            ) from error
+        text = text.removesuffix("\n")
+    return usable_prompt(text)
+
+
+def usable_prompt(text: str) -> str:
+    """The prompt, when a model can be given it.
+
+    Raises:
+        ConfigError: It is empty, or not valid UTF-8.
+    """
     if not text.strip():
         raise ConfigError("The prompt is empty.", "Type a question or an instruction.")
-    return text.removesuffix("\n") if prompt in (None, "-") else text
+    require_utf8("The prompt", text)
+    return text
+
+
+def require_utf8(what: str, text: str) -> None:
+    """Refuse text that no tokenizer takes: arguments that are no UTF-8 hold lone surrogates.
+
+    Raises:
+        ConfigError: It is such text.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what} cannot be read ({error}).", "Give UTF-8 text.") from error
 
 
 def conversation(prompt: str, system: str | None, *, raw: bool) -> str | list[dict[str, str]]:
     """What the decoder takes: plain text, or messages when there is a system prompt.
 
     Raises:
-        ConfigError: A system prompt in raw mode, which has no place for it.
+        ConfigError: A system prompt in raw mode, which has no place for it, or not valid UTF-8.
     """
     if system is None:
         return prompt
+    require_utf8("The system prompt", system)
     if raw:
         raise ConfigError(
             "--system needs the chat template, which --raw leaves out.",
@@ -271,6 +325,8 @@ def warnings(template: str, config: DecodeConfig, thinking: bool | None) -> Sequ
     from dartree_core.engine.prompt import thinking_notes
 
     out = []
-    if thinking is not None and ":" not in template:
+    if thinking is not None and template == "raw":
+        out.append("--raw leaves the chat template out, so there is no thinking to switch.")
+    elif thinking is not None and ":" not in template:
         out.append("This model's chat template has no thinking switch; it was left as it is.")
     return [*out, *thinking_notes(template, config)]

@@ -36,13 +36,18 @@ class Outcome:
         return self.running.summary()
 
     def comparison(self) -> dict[str, Any] | None:
-        """How the run compares with plain decoding, or None when it was not asked for."""
+        """How the run compares with plain decoding, or None when it was not asked for.
+
+        `identical` is None where a turn was cancelled before there was a token to compare;
+        `compared_tokens` says how many tokens both have.
+        """
         if self.plain is None:
             return None
         ours = self.metrics["tokens_per_second"]
         plain = self.plain_running.summary()["tokens_per_second"]
         return {
-            "identical": list(self.finished.token_ids) == list(self.plain.token_ids),
+            "identical": _identical(self.finished, self.plain),
+            "compared_tokens": min(len(self.finished.token_ids), len(self.plain.token_ids)),
             "speedup": round(ours / plain, 4) if ours and plain else None,
             "tokens_per_second": ours,
             "ar_tokens_per_second": plain,
@@ -72,3 +77,13 @@ class Outcome:
         if self.profile is not None:
             out["profile"] = self.profile
         return out
+
+
+def _identical(*turns: TurnFinished) -> bool | None:
+    """Whether two turns say the same, as far as one that was cancelled got."""
+    short, long = sorted(turns, key=lambda turn: len(turn.token_ids))
+    length = len(short.token_ids)
+    if not length and "cancelled" in (short.reason, long.reason):
+        return None
+    ended = short.reason != "cancelled" and length < len(long.token_ids)
+    return not ended and list(short.token_ids) == list(long.token_ids[:length])

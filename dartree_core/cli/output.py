@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dartree_core.errors import ConfigError
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dartree_core.bundles.progress import Progress
+
+_PIPE_WIDTH = 160
 
 
 class Format(StrEnum):
@@ -22,8 +33,46 @@ class Format(StrEnum):
 
 
 def print_json(data: Any) -> None:
-    """One indented JSON document on standard output."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    """One indented JSON document on standard output, as UTF-8 whatever the locale."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    typer.echo(text.encode("utf-8", "backslashreplace"))
+
+
+def stdout_console() -> Console:
+    """Standard output: colours on a terminal that wants them, plain and wide elsewhere."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+def tolerate_any_text() -> None:
+    """Let standard output and error escape what their encoding cannot say, not fail at it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def check_writable(path: Path, option: str) -> None:
+    """See before the work begins that a file can be made where `option` wants its results.
+
+    Raises:
+        ConfigError: There is no such folder, it cannot be written, or the place is no file's.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"The folder {path.parent} does not exist.", f"Create it, or choose another {option}."
+        )
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is no file.", f"Give {option} the name of a file.")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ConfigError(
+            f"The folder {path.parent} cannot be written ({error}).", f"Choose another {option}."
+        ) from error
 
 
 def size_text(size: int) -> str:

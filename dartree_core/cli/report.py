@@ -45,11 +45,12 @@ def _advice(outcome: Outcome) -> str:
 def _rows(outcome: Outcome, metrics: dict[str, Any]) -> list[tuple[str, str]]:
     method = outcome.config.method
     finished = outcome.finished
+    ttft = metrics["ttft_s"]  # None when the prompt was never read to its end
     rows = [
         (
             "answer",
             f"{metrics['num_emitted_tokens']} tokens, ended by {_reason(finished.reason)}; "
-            f"first token after {metrics['ttft_s']:.2f} s",
+            f"first token after {'-' if ttft is None else f'{ttft:.2f} s'}",
         )
     ]
     speed = metrics["tokens_per_second"]
@@ -80,11 +81,12 @@ def _rows(outcome: Outcome, metrics: dict[str, Any]) -> list[tuple[str, str]]:
                 "none was expected to pay",
             )
         )
-    stages = metrics["stage_ms_mean"]
-    rows.append(("ms a round", "  ".join(f"{k} {v:.1f}" for k, v in stages.items() if v)))
+    stages = "  ".join(f"{k} {v:.1f}" for k, v in metrics["stage_ms_mean"].items() if v)
+    if stages:
+        rows.append(("ms a round", stages))
     comparison = outcome.comparison()
     if comparison is not None:
-        same = "the same tokens" if comparison["identical"] else "DIFFERENT tokens"
+        same = _sameness(outcome, comparison)
         rate = comparison["ar_tokens_per_second"]
         if comparison["speedup"] is not None:
             rows.append(
@@ -99,6 +101,16 @@ def _rows(outcome: Outcome, metrics: dict[str, Any]) -> list[tuple[str, str]]:
     if outcome.profile is not None:
         rows += profile_rows(outcome.profile)
     return rows
+
+
+def _sameness(outcome: Outcome, comparison: dict[str, Any]) -> str:
+    if comparison["identical"] is None:
+        return "no tokens to compare"
+    same = "the same tokens" if comparison["identical"] else "DIFFERENT tokens"
+    plain = outcome.plain
+    if plain is not None and "cancelled" in (outcome.finished.reason, plain.reason):
+        same += f" in the {comparison['compared_tokens']} that both have"
+    return same
 
 
 def _reason(reason: str) -> str:

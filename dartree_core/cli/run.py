@@ -15,7 +15,7 @@ import typer
 
 from dartree_core.cli import options as opt
 from dartree_core.cli.outcome import Outcome
-from dartree_core.cli.output import print_json
+from dartree_core.cli.output import check_writable, print_json
 from dartree_core.config import DecodeConfig
 from dartree_core.events import Event, TurnFinished
 
@@ -115,7 +115,9 @@ def run(
         "stop": tuple(stop or ()),
         "detail": detail.value,
     }
-    # A mistyped setting should not wait for models to load.
+    # A mistake should not wait for models to load.
+    if trace is not None and (trace.is_dir() or not trace.exists()):
+        check_writable(trace, "--trace")
     DecodeConfig().with_changes(**opt.given_settings(given))
     began = time.perf_counter()
     models = opt.ModelChoice(

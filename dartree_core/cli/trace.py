@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from dartree_core.cli.output import print_json, stdout_console
 from dartree_core.errors import ConfigError, TraceError
 from dartree_core.events import STAGES, RoundDone, encode
 from dartree_core.pieces import TokenText
 from dartree_core.summary import RoundRow, RunSummary
 from dartree_core.trace import TraceIndex, TraceReader, encode_vocab, token_ids
 from dartree_core.tree import DraftTree
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_PIPE_WIDTH = 160
 
 _NODE_COLUMNS = (
     *("turn", "round", "node", "text", "bytes"),
@@ -77,8 +71,9 @@ def trace(
     source = _source(file)
     if round_number is not None:
         with TraceIndex(source) as index:
-            first = index.turns[0].turn if index.turns else 0
-            done = index.round(first if turn is None else turn, round_number)
+            # A number would mean the last run that has it, where several were recorded.
+            wanted = index.turns[0] if turn is None and index.turns else turn or 0
+            done = index.round(wanted, round_number)
             _print_round(done, index.vocab, output, verified)
     elif output is TraceFormat.CSV:
         with TraceReader(source) as reader:
@@ -91,7 +86,7 @@ def trace(
 def _source(file: str) -> str | BinaryIO:
     if file != "-":
         return file
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():  # it is None where closed
         raise ConfigError(
             "There is no trace on standard input.", "Pipe one in, or give a file's name."
         )
@@ -112,7 +107,7 @@ def _print_round(
     if output is TraceFormat.TEXT:
         from dartree_core.render import render_round, token_shower
 
-        console = _console()
+        console = stdout_console()
         console.print(
             render_round(
                 done,
@@ -123,7 +118,7 @@ def _print_round(
         )
     elif output is TraceFormat.JSON:
         tokens = {i: vocab[i] for i in sorted(set(token_ids(done))) if i in vocab}
-        _write_json({**encode(done), "vocab": encode_vocab(tokens)["tokens"]})
+        print_json({**encode(done), "vocab": encode_vocab(tokens)["tokens"]})
     else:
         _write_csv(_NODE_COLUMNS, _node_rows(done, vocab, verified))
 
@@ -168,14 +163,14 @@ def _print_run(reader: TraceReader, turn: int | None, worst: int, output: TraceF
         damage = error  # show what came before it, then say so
     _check_turn(turn, bool(run.turns) or damage is not None)
     if output is TraceFormat.JSON:
-        _write_json({**run.to_dict(), "cut": reader.cut})
+        print_json({**run.to_dict(), "cut": reader.cut})
     else:
         from rich.text import Text
 
         from dartree_core.render import token_shower
         from dartree_core.render_run import render_run
 
-        console = _console()
+        console = stdout_console()
         show = token_shower(reader.vocab)
         console.print(render_run(run, show, ascii_only=console.options.ascii_only))
         if reader.cut:
@@ -208,23 +203,6 @@ def _round_cells(row: RoundRow, vocab: Mapping[int, TokenText]) -> dict[str, Any
 
 
 # Output
-
-
-def _console() -> Console:
-    """Standard output: colours on a terminal that wants them, plain and wide elsewhere."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _PIPE_WIDTH
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # tokens of any script, any locale
-    return console
-
-
-def _write_json(data: Any) -> None:
-    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
-    typer.echo(text.encode("utf-8", "backslashreplace"))
 
 
 def _write_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

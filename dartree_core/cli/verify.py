@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def verify(
+    context: typer.Context,
     file: Annotated[
         Path | None, typer.Argument(metavar="[TRACE]", help="A recorded run to check.")
     ] = None,
@@ -54,21 +55,29 @@ def verify(
             "Give either a trace or --prompt.",
             'As in: dartree verify run.jsonl, or: dartree verify --prompt "Hello"',
         )
-    turns = _read(file) if file is not None else []
+    given = {
+        "method": method,
+        "budget": budget,
+        "width": width,
+        "temperature": temperature,
+        "seed": seed,
+        "max_new_tokens": max_new_tokens,
+    }
     models = opt.ModelChoice(
         bundle, target, draft, device, dtype, trust_remote_code, graphs, device_map
     )
+    # Mistakes should not wait for models to load.
+    turns: list[RecordedTurn] = []
+    if file is not None:
+        _refuse_given(context, *given, "raw")
+        turns = _read(file)
+    elif prompt is not None:
+        opt.usable_prompt(prompt)
+        DecodeConfig().with_changes(**opt.given_settings(given))
+        models.check(method)
     decoder = models.load(quiet=not sys.stderr.isatty())
     if prompt is not None:
-        config = opt.decode_config(
-            decoder,
-            method=method,
-            budget=budget,
-            width=width,
-            temperature=temperature,
-            seed=seed,
-            max_new_tokens=max_new_tokens,
-        )
+        config = opt.decode_config(decoder, **given)
         encoded = decoder.encode(prompt, raw=raw)
         result = decoder.generate(encoded, config)
         turns = [RecordedTurn("", "", encoded.ids, list(result.token_ids), config)]
@@ -80,6 +89,18 @@ def verify(
             _print(report, f"turn {i + 1}: " if len(reports) > 1 else "")
     if any(report["diverged"] for report in reports):
         raise SystemExit(1)
+
+
+def _refuse_given(context: typer.Context, *names: str) -> None:
+    """A trace has decoding settings of its own; others would be ignored."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = name.replace("_", "-")
+            raise ConfigError(
+                f"--{option} does not apply to a trace, which holds its own settings.",
+                "Leave it out, or give --prompt instead of a trace.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

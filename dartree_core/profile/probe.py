@@ -24,7 +24,7 @@ class Pass:
 
     Attributes:
         part: Whose pass it was.
-        rows: Rows of a target pass; 0 elsewhere.
+        rows: Rows of a target pass, or of a block that was drafted; 0 elsewhere.
         context: Positions the target held before it.
         ms: Milliseconds, the device's work included.
     """
@@ -48,8 +48,13 @@ class Probe:
         taken, self._passes = self._passes, []
         return taken
 
-    def timed(self, part: Part, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call` with a stopwatch around it."""
+    def timed(
+        self,
+        part: Part,
+        call: Callable[..., Any],
+        block: Callable[[int | None], int] = lambda asked: 0,
+    ) -> Callable[..., Any]:
+        """`call` with a stopwatch around it; `block` tells a draft's rows from the size asked."""
 
         def run(*args: Any, **options: Any) -> Any:
             if self._inside:
@@ -57,6 +62,8 @@ class Probe:
             rows = context = 0
             if part == "target":
                 rows, context = len(args[0]), int(args[1].length)
+            elif part == "draft":
+                rows = block(args[2] if len(args) > 2 else options.get("block_size"))
             settle(self._device)
             self._inside = True
             began = time.perf_counter()
@@ -82,16 +89,16 @@ def probing(decoder: Decoder) -> Iterator[Probe]:
     probe = Probe(decoder.target.device)
     wrapped: list[tuple[Any, str]] = []
 
-    def wrap(owner: Any, part: Part, *names: str) -> None:
+    def wrap(owner: Any, part: Part, *names: str, **known: Any) -> None:
         for name in names:
             # An attribute of the object hides the class's method until it is deleted.
-            setattr(owner, name, probe.timed(part, getattr(owner, name)))
+            setattr(owner, name, probe.timed(part, getattr(owner, name), **known))
             wrapped.append((owner, name))
 
     wrap(decoder.target, "target", "forward")
     if decoder.drafter is not None:
         wrap(decoder.drafter, "context", "extend")
-        wrap(decoder.drafter, "draft", "draft")
+        wrap(decoder.drafter, "draft", "draft", block=decoder.drafter.block_size)
         wrap(decoder.drafter.head, "head", *_HEAD_CALLS)
     try:
         yield probe

@@ -48,14 +48,12 @@ class PassFigures:
     flop_share: float
 
     @classmethod
-    def of(
-        cls, passes: Sequence[Pass], work: Work, ceilings: Ceilings, rows: int
-    ) -> PassFigures | None:
-        """Figures of passes, or None without any; `rows` 0 takes the passes' own."""
+    def of(cls, passes: Sequence[Pass], work: Work, ceilings: Ceilings) -> PassFigures | None:
+        """Figures of passes, or None without any."""
         if not passes:
             return None
         ms = median(p.ms for p in passes)
-        rows = rows or round(median(p.rows for p in passes))
+        rows = round(median(p.rows for p in passes))
         context = round(median(p.context for p in passes))
         moved, computed = work.bytes(context), work.flops(rows, context)
         bandwidth, rate = moved / ms * 1e3, computed / ms * 1e3
@@ -125,14 +123,12 @@ class Profile:
         of_target = [p for p in self._passes if p.part == "target"]
         work = target_work(target)
         kinds = {
-            "ar_step": PassFigures.of([p for p in of_target if p.rows == 1], work, ceilings, 1),
-            "verify": PassFigures.of([p for p in of_target if p.rows > 1], work, ceilings, 0),
+            "ar_step": PassFigures.of([p for p in of_target if p.rows == 1], work, ceilings),
+            "verify": PassFigures.of([p for p in of_target if p.rows > 1], work, ceilings),
         }
         if drafter is not None:
             drafts = [p for p in self._passes if p.part == "draft"]
-            kinds["draft"] = PassFigures.of(
-                drafts, draft_work(drafter), ceilings, drafter.spec.block_size
-            )
+            kinds["draft"] = PassFigures.of(drafts, draft_work(drafter), ceilings)
         return {
             "rounds": self._rounds,
             "round_ms": round(total / rounds, 4),

@@ -73,8 +73,9 @@ def _test(hint: Any) -> Test:
         known = frozenset(args)
         return lambda v: isinstance(v, str) and v in known
     if origin is Mapping:
+        key = _is_name if typing.get_origin(args[0]) is Literal else _test(args[0])
         value = _test(args[1])
-        return lambda v: isinstance(v, Mapping) and all(map(value, v.values()))
+        return lambda v: isinstance(v, Mapping) and all(map(key, v)) and all(map(value, v.values()))
     if origin is tuple:
         return lambda v: isinstance(v, tuple) and list(map(type, v)) == list(args)
     if origin is Sequence:
@@ -86,6 +87,11 @@ def _test(hint: Any) -> Test:
     if hint is DraftTree:
         return lambda v: isinstance(v, DraftTree)
     return lambda v: type(v) is hint
+
+
+def _is_name(key: Any) -> bool:
+    """Whether it can name one of a closed set, to which a newer version may have added."""
+    return isinstance(key, str) and key.isascii() and key.isidentifier()
 
 
 def _sequence_test(item: Any) -> Test:

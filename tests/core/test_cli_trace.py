@@ -112,6 +112,14 @@ def test_without_a_turn_the_first_one_is_meant(recorded: Path) -> None:
     assert printed(str(recorded), "-r", "0") == printed(str(recorded), "-r", "0", "-t", "0")
 
 
+def test_without_a_turn_the_first_of_several_runs_is_meant(recorded: Path) -> None:
+    data = recorded.read_bytes()
+    later = data.replace(b'"position":', b'"position":9')
+    words = ("-", "-r", "0", "--format", "json")
+    assert printed(*words, stdin=data + later) == printed(*words, stdin=data)
+    assert printed(*words, "-t", "0", stdin=data + later) == printed(*words, stdin=later)
+
+
 def test_pruned_nodes_can_be_left_out(recorded: Path) -> None:
     done = next(e for e in rounds() if not all(e.tree.kept))
     words = (str(recorded), "-r", str(done.round), "-t", str(done.turn), "--verified")
@@ -150,6 +158,12 @@ def test_faults_are_named(recorded: Path, tmp_path: Path) -> None:
     assert "No such file" in str(error(str(tmp_path / "missing")))
     assert "not a trace" in str(error("-", stdin=b"hello\n"))
     assert invoke(str(recorded), "-r", "-1").exit_code == 2
+
+
+def test_standard_input_that_is_closed_holds_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(ConfigError, match="no trace on standard input"):
+        trace("-")
 
 
 def test_any_text_can_be_printed(tmp_path: Path) -> None:

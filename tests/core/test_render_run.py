@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from dartree_core.config import DecodeConfig
 from dartree_core.events import Calibrated, Event, RunFailed, RunStarted, TurnStarted
 from dartree_core.metrics import RunningMetrics
-from dartree_core.render import token_shower
+from dartree_core.render import render_round, token_shower
 from dartree_core.render_run import render_metrics, render_run
 from dartree_core.summary import RunSummary
 from tests.core.strategies import VOCAB_SIZE, runs, token_text
@@ -93,6 +93,17 @@ def test_a_run_names_its_models_and_settings() -> None:
     assert "stop=('END',)" in text
 
 
+def test_settings_that_are_off_are_told_where_they_usually_are_on() -> None:
+    config = DecodeConfig().with_changes(depth_bonus=0, coupled=False, top_k=40)
+    line = plain(render_run(summed([header(config=config.to_dict())]), SHOW), width=400)
+    for told in ("depth_bonus=0.0", "coupled=False", "temperature=0.0", "seed=0", "top_k=40"):
+        assert told in line
+    for usual in ("graft", "ignore_eos", "min_p", "block_size", "stop"):
+        assert usual not in line
+    later = plain(render_run(summed([header(config={"method": "ar", "speed": 0})]), SHOW))
+    assert "method=ar  speed=0" in later
+
+
 def test_what_users_typed_cannot_steer_the_terminal() -> None:
     events: list[Event] = [
         header(bundle="\x1b[2J"),
@@ -104,6 +115,14 @@ def test_what_users_typed_cannot_steer_the_terminal() -> None:
     assert "\x07" not in text
     assert "[red]hi[/red]↵␛]0;title␇" in text
     assert "failed: bad ␛[31m good" in text
+
+
+def test_names_of_stages_are_shown_as_they_are() -> None:
+    ms: Any = {"verify": 2.0, "[red]\x1b[2J": 1.0}
+    done = replace(round_done(2, 1), ms=ms)
+    for text in (plain(render_metrics(figures(PREFILL, done))), plain(render_round(done, SHOW))):
+        assert "[red]␛[2J" in text
+        assert "\x1b" not in text
 
 
 def test_speed_is_compared_with_plain_decoding_where_measured() -> None:

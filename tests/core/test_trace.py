@@ -348,6 +348,7 @@ def test_what_is_no_trace_is_refused(
         (round_line(_forget_a_hit), "an accepted node was never verified"),
         (round_line(lambda r: r.update(span=[1])), "span has an unusable value"),
         (round_line(lambda r: r.update(ms={"draft": "x"})), "ms has an unusable value"),
+        (round_line(lambda r: r.update(ms={"\x1b[2J": 1.0})), "ms has an unusable value"),
         (round_line(lambda r: r.update(turn=True)), "turn has an unusable value"),
         (round_line(lambda r: r.update(bonus="x")), "bonus has an unusable value"),
     ],
@@ -369,6 +370,13 @@ def test_unknown_kinds_and_keys_of_a_newer_minor_version() -> None:
     reader = TraceReader(io.BytesIO(b"".join(lines)))
     assert list(reader) == [RunStarted(schema="1.7"), RunFailed("x")]
     assert TraceIndex(io.BytesIO(b"".join(lines))).turns == []
+
+
+def test_a_stage_of_a_newer_minor_version_is_read() -> None:
+    line = round_line(lambda r: r.update(ms={"draft": 1.0, "head_start": 2.0}))
+    (done,) = list(TraceReader(io.BytesIO(header_line() + line)))[1:]
+    assert isinstance(done, RoundDone)
+    assert dict(done.ms) == {"draft": 1.0, "head_start": 2.0}
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

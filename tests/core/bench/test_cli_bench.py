@@ -108,6 +108,14 @@ def test_sweeps_as_option_and_as_words(prompts: Path) -> None:
     assert report["best"][0]["flags"].startswith("--method ")
 
 
+def test_the_best_methods_command_samples_as_measured(prompts: Path) -> None:
+    words = ("--methods", "dartree", "--limit", "1", "--temperature", "0,0.9")
+    cold, warm = measured(prompts, *words, "--top-k", "40", "--seed", "3")["best"]
+    assert "--temperature" not in cold["flags"]  # these models are greedy by themselves
+    assert "--top-k" not in cold["flags"]
+    assert warm["flags"].endswith(" --temperature 0.9 --top-k 40 --seed 3")
+
+
 def test_peers_load_models_of_their_own(prompts: Path) -> None:
     report = measured(prompts, "--methods", "dflash,hf,hf-dflash,hf-assistant", "--limit", "1")
     assert [row["method"] for row in report["rows"]] == ["ar", "dflash", "hf", "hf-dflash"]
@@ -163,6 +171,62 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     assert len(journal) == 7
 
 
+def test_an_earlier_report_is_not_written_over(
+    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "r.json"
+    kept.write_text("earlier")
+    monkeypatch.setattr("dartree_core.bundles.load", lambda *_, **__: pytest.fail("loaded"))
+    error = refused("--datasets", str(prompts), "--output", str(kept))
+    assert isinstance(error, ConfigError)
+    assert "r.json holds an earlier report" in error.message
+    assert "another --output" in error.remedy
+    assert kept.read_text() == "earlier"
+
+
+def test_a_run_that_measured_nothing_replaces_no_report(prompts: Path, tmp_path: Path) -> None:
+    kept, page = tmp_path / "r.json", tmp_path / "r.html"
+    page.write_text("earlier")
+    words = [*MODELS, "--datasets", str(prompts), "--methods", "ar", "-n", "4", "--quiet"]
+    words += ["--output", str(kept), "--html", str(page), "--max-minutes", "0"]
+    error = refused(*words)
+    assert "time limit came before the first prompt" in error.message
+    assert "--max-minutes" in error.remedy
+    kept.write_text("earlier")
+    refused(*words, "--resume")
+    assert kept.read_text() == page.read_text() == "earlier"
+
+
+def test_figures_are_shown_and_kept_apart_from_each_other(
+    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, page = tmp_path / "r.json", tmp_path / "r.html"
+    words = [*MODELS, "--datasets", str(prompts), "--limit", "1", "--methods", "ar", "-n", "4"]
+    words += ["--format", "json", "--quiet"]
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        lost = invoke(*words, "--output", str(kept))
+    assert isinstance(lost.exception, DARTreeError)
+    assert json.loads(lost.stdout)["cases"] == 1
+    assert "--resume" in lost.exception.remedy
+    assert sorted(path.name for path in tmp_path.glob("r.*")) == ["r.journal.jsonl"]
+
+    def closed(*_: Any) -> None:
+        raise BrokenPipeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dartree_core.cli.bench_show.print_json", closed)
+        patch.setattr(Bench, "_case", lambda *_: pytest.fail("measured again"))
+        cut = invoke(*words, "--output", str(kept), "--html", str(page), "--resume")
+    assert isinstance(cut.exception, BrokenPipeError)
+    assert json.loads(kept.read_text())["cases"] == 1
+    assert page.exists()
+
+
 def test_progress_goes_to_standard_error(prompts: Path) -> None:
     found = invoke(*MODELS, "--datasets", str(prompts), "--methods", "ar", "--limit", "1")
     assert found.exit_code == 0, found.exception
@@ -188,10 +252,15 @@ def test_progress_goes_to_standard_error(prompts: Path) -> None:
         (["--resume", "--output", "none.json"], "none.journal.jsonl"),
         (["--output", "no/where.json"], "folder no"),
         (["--html", "no/where.html"], "folder no"),
+        (["--output", "/"], "/ is no file"),
+        (["--html", "/"], "/ is no file"),
+        (["--output", "/proc/r.json"], "folder /proc"),
         (["--compare", "none.json"], "none.json"),
         (["--from", "none.json"], "none.json"),
         (["--max-new-tokens", "0"], "max_new_tokens"),
         (["--seed", "-1"], "seed"),
+        (["--target", "Qwen/Qwen3-32B", "--methods", "dartree"], "no drafter for Qwen/Qwen3-32B"),
+        (["--system", "caf\udce9"], "system prompt cannot be read"),
     ],
 )
 def test_mistakes_are_named_before_models_load(

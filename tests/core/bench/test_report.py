@@ -226,6 +226,20 @@ def test_the_table_has_tau_and_speedup_of_every_data_set_and_fits() -> None:
     assert "--method dartree --budget 8" in shown(report).replace("\n", " ")
 
 
+def test_no_figure_is_cut_on_a_narrow_terminal() -> None:
+    _, _, report = made({"livecodebench": [(2.0, 1.0)]})
+    ours = report["rows"][1] | {"variant": "dartree-fixed B=auto", "failed": 3, "quality": 0.25}
+    report["rows"][1] = ours
+    figures = ["3.33", "2.00×", "2.00–2.00×", f"{ours['speedup_with_prefill']:.2f}×", "25%"]
+    figures += ["tok/s", "lowest", "quartiles", "+prefill", "as AR", "failed", "right"]
+    for width, tables in ((60, 3), (80, 2), (200, 1)):
+        text = shown(report, width)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        assert all(figure in text for figure in figures)
+        assert text.count("data set       method") == tables
+
+
 def test_csv_has_a_line_per_row() -> None:
     _, _, report = made({"a": [(2.0, 1.0)], "b": [(4.0, 1.0)]})
     found = list(csv.DictReader(io.StringIO(to_csv(report))))

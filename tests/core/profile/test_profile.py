@@ -64,14 +64,14 @@ def test_a_drafts_work_counts_the_backbone_and_its_output() -> None:
 def test_figures_follow_from_the_median_pass() -> None:
     work = Work(weights=500, weight_bytes=1000, kv_bytes=10, attention=2)
     passes = [Pass("target", 4, 50, ms) for ms in (1.0, 2.0, 90.0)]
-    found = PassFigures.of(passes, work, Ceilings(3e6, 8e6), 0)
+    found = PassFigures.of(passes, work, Ceilings(3e6, 8e6))
     assert found is not None
     assert (found.count, found.ms, found.rows, found.bytes) == (3, 2.0, 4, 1500)
     assert found.bandwidth == 750_000
     assert found.bandwidth_share == 0.25
     assert found.flops == 2 * 4 * 600
     assert found.flop_share == 0.3
-    assert PassFigures.of([], work, QUICK, 0) is None
+    assert PassFigures.of([], work, QUICK) is None
 
 
 def test_a_run_is_taken_apart(decoder: Decoder) -> None:
@@ -145,6 +145,18 @@ def test_reading_the_prompt_is_no_rounds_work(
         found = profile.to_dict()
     assert found["host"]["ms"] > 0
     assert found["passes"]["draft"]["ms"] < 250
+
+
+@pytest.mark.parametrize("asked", [None, 3])
+def test_drafts_count_the_rows_they_had(decoder: Decoder, asked: int | None) -> None:
+    assert decoder.drafter is not None
+    with probing(decoder) as probe:
+        profile = Profile(decoder, probe)
+        for event in decoder.stream(PROMPT, CONFIG.with_changes(block_size=asked)):
+            profile.update(event)
+        found = profile.to_dict()["passes"]["draft"]
+    assert found["rows"] == decoder.drafter.block_size(asked)
+    assert found["flops"] == draft_work(decoder.drafter).flops(found["rows"], 0)
 
 
 def test_nothing_stays_behind(decoder: Decoder) -> None:
