@@ -34,14 +34,15 @@ class Budgets:
     def __init__(self, target: Target, drafter: Drafter, memory: Memory) -> None:
         self._target, self._drafter, self._memory = target, drafter, memory
         self._costs: PassCosts | None = None
-        self._asked = False
+        self._asked = self._sure = False
         self._policies: dict[tuple[Method, Kind], BudgetPolicy] = {}
 
     @property
     def costs(self) -> PassCosts:
-        """Pass costs of the target, measured when first asked for."""
-        if self._costs is None:
-            self._costs = costs_of(self._target, self._memory)
+        """Pass costs of the target, measured or checked when first asked for."""
+        if self._costs is None or not self._sure:
+            self._costs = costs_of(self._target, self._memory, self._costs)
+            self._sure = True
         return self._costs
 
     def observe_plain(self, ms: float) -> None:

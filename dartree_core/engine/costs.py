@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -17,8 +17,15 @@ from dartree_core.models.target import Target
 
 ROWS = (1, 2, 3, 5, 9, 17, 33, 65)
 """Sizes measured: a plain step, then trees of 1 to 64 nodes with their root."""
+_FEW = (1, 5, 17)
+"""Sizes timed where all would take too long, or where what is remembered is only checked."""
+_SLOW_MS = 100.0
+"""A plain step that takes longer leaves time for few sizes, once each."""
 _CONTEXT = 256
 _REPEATS = 4
+_DOUBT = 1.3
+"""Factor by which a size may have come to cost more or less, in plain steps, since it was timed;
+what was learnt while something else ran is off by more, and would keep drafts from being tried."""
 _FRESH = 0.05
 _COMMON = 0.03
 """Weights of a new observation against the estimates so far: of the same size, of all sizes."""
@@ -105,41 +112,71 @@ class PassCosts:
 
 
 def measure(target: Target) -> PassCosts:
-    """Time passes of every size in `ROWS` behind a short context."""
-    cache = target.new_cache()
-    device = target.device
-    context = torch.zeros(
-        min(_CONTEXT, target.max_positions // 2), dtype=torch.int64, device=device
-    )
-    target.forward(context, cache, last_only=True)
-    cache.commit(torch.arange(len(context), device=device))
-    sizes = [n for n in ROWS if cache.length + n <= target.max_positions]
-    found = dict.fromkeys(sizes, math.inf)
-    # Size after size, again and again: whatever else the machine does meanwhile then hits every
-    # size in one repeat, and not one size in every repeat. The first is a warm-up.
-    for repeat in range(_REPEATS + 1):
-        for rows in sizes:
-            tokens = torch.zeros(rows, dtype=torch.int64, device=device)
-            _wait(device)
-            began = time.perf_counter()
-            target.forward(tokens, cache)
-            _wait(device)
-            if repeat:
-                # The fastest run is what a pass costs; slower ones were interrupted.
-                found[rows] = min(found[rows], (time.perf_counter() - began) * 1e3)
+    """Time passes of every size in `ROWS` behind a short context; of a few where that is slow."""
+    timing = _Timing(target)
+    found = timing.fastest((1,), 1)
+    found = timing.fastest(ROWS, _REPEATS) if found[1] < _SLOW_MS else timing.fastest(_FEW, 1)
     costs = PassCosts(found)
     costs.mend()
     return costs
 
 
-def costs_of(target: Target, memory: Memory) -> PassCosts:
-    """Costs of this target on this machine, from `memory` if they were measured before.
+def hold(costs: PassCosts, target: Target) -> bool:
+    """Whether passes still cost what `costs` says, in plain steps; a few passes tell."""
+    slow = costs(1) > _SLOW_MS
+    found = _Timing(target).fastest(_FEW[:2] if slow else _FEW, 1 if slow else 2)
+    factors = [found[n] / found[1] / (costs(n) / costs(1)) for n in found]
+    return all(1 / _DOUBT <= factor <= _DOUBT for factor in factors)
+
+
+class _Timing:
+    """Passes of one target behind a short context, timed."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._device = target.device
+        self._cache = target.new_cache()
+        context = torch.zeros(
+            min(_CONTEXT, target.max_positions // 2), dtype=torch.int64, device=self._device
+        )
+        target.forward(context, self._cache, last_only=True)
+        self._cache.commit(torch.arange(len(context), device=self._device))
+
+    def fastest(self, sizes: Sequence[int], repeats: int) -> dict[int, float]:
+        """Rows to the milliseconds of the fastest of so many passes, of sizes that there is room
+        for. The fastest is what a pass costs; slower ones were interrupted."""
+        room = self._target.max_positions - self._cache.length
+        found = {n: math.inf for n in sizes if n <= room}
+        # Size after size, again and again: whatever else the machine does meanwhile then hits
+        # every size in one repeat, and not one size in every repeat.
+        for repeat in range(repeats + 1):
+            for rows in found:
+                ms = self._pass(rows)
+                # The first is a warm-up, but for slow passes, beside which that is nothing.
+                if repeat or ms > _SLOW_MS:
+                    found[rows] = min(found[rows], ms)
+            if not repeat and all(ms < math.inf for ms in found.values()):
+                break
+        return found
+
+    def _pass(self, rows: int) -> float:
+        tokens = torch.zeros(rows, dtype=torch.int64, device=self._device)
+        _wait(self._device)
+        began = time.perf_counter()
+        self._target.forward(tokens, self._cache)
+        _wait(self._device)
+        return (time.perf_counter() - began) * 1e3
+
+
+def costs_of(target: Target, memory: Memory, known: PassCosts | None = None) -> PassCosts:
+    """Costs of this target on this machine: `known`, or what `memory` has, if they still hold,
+    else measured.
 
     A measurement counts for one device, dtype, code path, thread count, PyTorch version and
     model; anything else measures anew.
     """
-    costs = recalled_costs(target, memory)
-    if costs is None:
+    costs = known or recalled_costs(target, memory)
+    if costs is None or not hold(costs, target):
         costs = measure(target)
         remember_costs(target, costs, memory)
     return costs

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dartree_core.engine.costs import ROWS, PassCosts, costs_of, measure, remember_costs
+from dartree_core.engine.costs import (
+    ROWS,
+    PassCosts,
+    costs_of,
+    hold,
+    measure,
+    recalled_costs,
+    remember_costs,
+)
+from dartree_core.models import Target
 from dartree_core.models.memory import Memory
 from tests.core import tiny
 
@@ -55,25 +66,69 @@ def test_more_rows_never_seem_to_cost_more_than_several_passes(tmp_path: Any) ->
     memory = Memory(tmp_path / "measured.json")
     target = tiny.trained("tied").target
     remember_costs(target, PassCosts({1: 18.0, 9: 35.0, 17: 400.0}), memory)
-    assert costs_of(target, memory)(17) == pytest.approx(35.0 * 17 / 9)
+    recalled = recalled_costs(target, memory)
+    assert recalled is not None
+    assert recalled(17) == pytest.approx(35.0 * 17 / 9)
 
 
-def test_a_busy_moment_spoils_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def lasting(
+    monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int, int], float]
+) -> tuple[Target, list[int]]:
+    """A target whose passes last as long as told by their rows and their number, and the rows of
+    the passes so far."""
     target = tiny.trained("tied").target
-    ticks, now = iter(range(10**6)), [0.0]
-    per_row = {n: 1e-3 * (10 + n) for n in ROWS}
+    passes: list[int] = []
+    now = [0.0]
     forward = type(target).forward
 
     def timed(tokens: Any, cache: Any, **options: Any) -> Any:
-        # Passes 12 to 19 take ten times as long, whichever they are.
-        slow = 10.0 if 12 <= next(ticks) < 20 else 1.0
-        now[0] += slow * per_row.get(len(tokens), 0.0)
+        now[0] += seconds(len(tokens), len(passes))
+        passes.append(len(tokens))
         return forward(target, tokens, cache, **options)
 
     monkeypatch.setattr(target, "forward", timed)
     monkeypatch.setattr("dartree_core.engine.costs.time.perf_counter", lambda: now[0])
+    return target, passes
+
+
+def test_a_busy_moment_spoils_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Passes 12 to 19 take ten times as long, whichever they are.
+    target, _ = lasting(
+        monkeypatch, lambda rows, at: (10.0 if 12 <= at < 20 else 1.0) * 1e-3 * (10 + rows)
+    )
     costs = measure(target)
     assert [costs(n) for n in ROWS] == pytest.approx([10.0 + n for n in ROWS])
+
+
+def test_a_slow_target_is_measured_by_a_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, passes = lasting(monkeypatch, lambda rows, at: 1.0 + 0.1 * rows)
+    costs = measure(target)
+    assert costs(1) == pytest.approx(1100)
+    assert costs(9) == pytest.approx(1900)
+    assert len(passes) - 1 <= 4  # the first reads the context
+    before = len(passes)
+    assert hold(costs, target)
+    assert len(passes) - before - 1 <= 2
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("rows", [5, 17])
+def test_what_was_learnt_at_another_time_is_checked(
+    factor: float, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain turns on a machine that has become quiet make a step cheaper, and nothing else."""
+    target, _ = lasting(monkeypatch, lambda rows, at: 1e-3 * (10 + rows))
+    memory = Memory(tmp_path / "measured.json")
+    learnt = {n: 3 * (10.0 + n) for n in ROWS}
+    learnt = {n: ms * (factor if n >= rows else 1) for n, ms in learnt.items()}
+    remember_costs(target, PassCosts(learnt), memory)
+    found = costs_of(target, memory)
+    assert found(9) / found(1) == pytest.approx(19 / 11, rel=0.01)
+    # Slower or faster as a whole is no reason to measure.
+    assert found(1) == pytest.approx(33.0 if factor == 1 else 11.0)
+    kept = recalled_costs(target, memory)
+    assert kept is not None
+    assert kept(17) == pytest.approx(found(17), rel=1e-4)
 
 
 def test_measured_costs_are_remembered(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +136,7 @@ def test_measured_costs_are_remembered(tmp_path: Any, monkeypatch: pytest.Monkey
     memory = Memory(tmp_path / "measured.json")
     first = costs_of(target, memory)
     assert set(first.to_dict()) == {str(n) for n in ROWS}
+    monkeypatch.setattr("dartree_core.engine.costs.hold", lambda *_: True)
     monkeypatch.setattr("dartree_core.engine.costs.measure", None)
     assert costs_of(target, memory).to_dict() == first.to_dict()
 
