@@ -196,7 +196,7 @@ def _take_stdin() -> IO[bytes]:
     if sys.stdin.isatty():
         raise ConfigError(
             "--replay - reads a trace from a pipe, but stdin is a terminal.",
-            "Pipe one in, as in: dartree run ... --trace - | dartree-tui --replay -",
+            "Pipe one in, as in: dartree run ... --format jsonl | dartree-tui --replay -",
         )
     pipe = os.fdopen(os.dup(0), "rb")
     try:

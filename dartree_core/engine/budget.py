@@ -201,7 +201,7 @@ class TurnBudget:
         policy = self._policy
         nodes_ms = max(0.0, policy.costs(1 + _FEWEST) - policy.costs(1))
         if policy.draft_ms + nodes_ms > self._allowance.left * policy.step_ms:
-            note = "plain: a draft that fails would lose more than may be lost now"
+            note = "plain: a draft that failed would lose more than the turn may lose now"
             return RoundPlan(draft=False, note=note, affordable=False)
         gain = self.gain
         if gain is not None and gain < 1.0 and self._waited < self._pause:
