@@ -193,6 +193,11 @@ def bench(
 
     earlier = (read_report(compare), compare.name) if compare is not None else None
     if read is not None:
+        if output is not None or (html is not None and html.exists() and html.samefile(read)):
+            raise ConfigError(
+                "--from shows a report as it is, and keeps no other.",
+                "Leave --output out, and give --html a file of its own.",
+            )
         shown = Places(None, html)
         shown.check()
         tell(read_report(read), form, earlier, shown)

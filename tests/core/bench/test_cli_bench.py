@@ -136,6 +136,12 @@ def test_reports_are_kept_shown_again_and_compared(prompts: Path, tmp_path: Path
     assert "Against r.json" in text.stdout
     lines = list(csv.DictReader(io.StringIO(invoke("--from", str(kept), "--format", "csv").stdout)))
     assert [line["method"] for line in lines] == ["ar", "dartree"]
+    before = kept.read_bytes()
+    for words in (("--output", str(tmp_path / "s.json")), ("--html", str(kept))):
+        refused = invoke("--from", str(kept), *words).exception
+        assert isinstance(refused, ConfigError)
+        assert "keeps no other" in refused.message
+    assert kept.read_bytes() == before
     again = measured(prompts, "--methods", "dartree", "--limit", "2", "--compare", str(kept))
     assert [r["key"] for r in again["comparison"]["rows"]] == ["ar", "dartree budget=auto"]
 
