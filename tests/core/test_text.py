@@ -189,6 +189,23 @@ def test_a_long_run_of_skipped_tokens_loses_no_blank() -> None:
     assert "".join(pushed(decode_of(tokenizer), ids)) == decode_of(tokenizer)(ids) == "the cat"
 
 
+@pytest.mark.parametrize("run", [31, 32, 33, 34, 100])
+def test_a_character_is_whole_around_a_long_run_of_skipped_tokens(run: int) -> None:
+    tokenizer = byte_level()
+    table = _gpt2_table()
+    first, second = (id_of(tokenizer, table[byte]) for byte in "߾".encode())
+    ids = [first, *[id_of(tokenizer, "<|end|>")] * run, second]
+    assert "".join(pushed(decode_of(tokenizer), ids)) == "߾"
+
+
+@pytest.mark.parametrize("run", [31, 32, 33, 34, 100])
+def test_a_lone_blank_after_skipped_tokens_is_not_taken_for_one(run: int) -> None:
+    tokenizer = sentencepiece()
+    blank, skipped = id_of(tokenizer, "▁"), id_of(tokenizer, "<s>")
+    ids = [*[skipped] * run, blank, blank]
+    assert "".join(pushed(decode_of(tokenizer), ids)) == decode_of(tokenizer)(ids) == " "
+
+
 def test_leading_blank_of_a_first_lone_blank_piece() -> None:
     tokenizer = sentencepiece()
     ids = [id_of(tokenizer, "▁"), id_of(tokenizer, "▁the")]
