@@ -39,7 +39,15 @@ def _numbers(owner: object, *names: str) -> None:
             f"{name} is {value!r}, but must be a number.",
             f"Set {name} to a number.",
         )
-        object.__setattr__(owner, name, float(value))
+        try:
+            object.__setattr__(owner, name, float(value))
+        except OverflowError as error:
+            raise ConfigError(f"{name} is too large.", f"Set {name} to a number.") from error
+
+
+def _whole(value: object, least: int) -> bool:
+    """Whether it is a whole number of at least so much; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _switches(owner: object, *names: str) -> None:
@@ -86,7 +94,7 @@ class TreeConfig:
             if name == "budget" and value == "auto":
                 continue
             _require(
-                isinstance(value, int) and value >= 1,
+                _whole(value, 1),
                 f"{name} is {value!r}, but a tree needs a whole number of at least 1.",
                 f"Set {name} to 1 or more, or use method 'ar' to decode without a tree.",
             )
@@ -104,7 +112,7 @@ class TreeConfig:
             "Use 0 or a negative number; the paper uses -0.2.",
         )
         _require(
-            self.block_size is None or (isinstance(self.block_size, int) and self.block_size >= 2),
+            self.block_size is None or _whole(self.block_size, 2),
             f"block_size is {self.block_size!r}, but a block holds the root and at least one mask.",
             "Use 2 or more, or leave it out for the drafter's own block size.",
         )
@@ -144,7 +152,7 @@ class SamplingConfig:
             "Use 0 for greedy decoding or a positive number such as 0.8.",
         )
         _require(
-            isinstance(self.top_k, int) and self.top_k >= 0,
+            _whole(self.top_k, 0),
             f"top_k is {self.top_k!r}, but it counts tokens.",
             "Use 0 to keep all tokens or a whole number such as 40.",
         )
@@ -164,7 +172,7 @@ class SamplingConfig:
             "Use a positive, finite number; 1 is off.",
         )
         _require(
-            isinstance(self.seed, int) and 0 <= self.seed < 2**63,
+            _whole(self.seed, 0) and self.seed < 2**63,
             f"seed is {self.seed!r}, but it must be a whole number from 0 to 2**63 - 1.",
             "Use for example --seed 0.",
         )
@@ -206,7 +214,7 @@ class DecodeConfig:
             f"Choose one of: {', '.join(METHODS)}.",
         )
         _require(
-            isinstance(self.max_new_tokens, int) and self.max_new_tokens >= 1,
+            _whole(self.max_new_tokens, 1),
             f"max_new_tokens is {self.max_new_tokens!r}, but a turn emits at least one token.",
             "Use 1 or more.",
         )
@@ -214,6 +222,11 @@ class DecodeConfig:
             self.detail in get_args(Detail),
             f"There is no detail level {self.detail!r}.",
             "Choose basic or full.",
+        )
+        _require(
+            isinstance(self.tree, TreeConfig) and isinstance(self.sampling, SamplingConfig),
+            "tree and sampling are groups of settings.",
+            "Give a TreeConfig and a SamplingConfig, or single settings to with_changes.",
         )
         _switches(self, "ignore_eos", "stages")
         # One string is meant as one, not as its letters.
@@ -257,7 +270,7 @@ class DecodeConfig:
         """
         tree = {k: changes.pop(k) for k in list(changes) if k in _names(TreeConfig)}
         sampling = {k: changes.pop(k) for k in list(changes) if k in _names(SamplingConfig)}
-        unknown = set(changes) - _names(DecodeConfig)
+        unknown = set(changes) - setting_names()
         _require(
             not unknown,
             f"There is no setting {', '.join(sorted(unknown))}.",

@@ -5,10 +5,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from dartree_core.events import Event, PrefillDone, RoundDone, RunStarted, TurnStarted
+from dartree_core.events import (
+    Event,
+    PrefillDone,
+    RoundDone,
+    RunStarted,
+    TurnFinished,
+    TurnStarted,
+)
 from dartree_core.worker_protocol import StepBy
 
-_FREE = (RunStarted, TurnStarted)
+_FREE = (RunStarted, TurnStarted, TurnFinished)
 """Events that cost nothing to make: a held decoder goes past them."""
 
 

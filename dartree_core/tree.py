@@ -18,7 +18,10 @@ below a node that was walked past; `pruned` built but never verified."""
 
 BonusFate = Literal["not_proposed", "level_pruned", "final_pruned", "not_expanded"]
 """Why the tree lacked the bonus token: not among the parent's candidates; a candidate that lost
-the selection at its depth; a node that pruning dropped; its parent was never expanded."""
+the selection at its depth; a node that pruning dropped; its parent was never expanded. With
+`detail="basic"` on a CPU a tree is grown only as far as something in it may be verified: what lies
+beyond was not expanded then, or lost at its depth, where full detail may say that pruning dropped
+it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,8 +247,9 @@ class Worker:
 
     def run(self) -> None:
         """Do what is asked until `close`."""
-        while (request := self._work.get()) is not None and not self._closing:
+        while (request := self._work.get()) is not None:
             try:
+                self._refuse_if_closing(request)
                 reply = Reply(request.id, _op(request), result=self._do(request))
             except (ConfigError, RequestError) as error:
                 reply = Reply(request.id, _op(request), False, error.message, error.remedy)
@@ -267,8 +268,13 @@ class Worker:
                 self._running = None
             self._emit(reply)
 
+    def _refuse_if_closing(self, request: Work) -> None:
+        """What was queued behind the last request is answered, but not begun."""
+        if self._closing:
+            raise RequestError("The worker is closing.", id=request.id, op=_op(request))
+
     def _failed(self, request: Request, message: str, remedy: str, error: Exception) -> Reply:
-        if isinstance(request, Generate):
+        if isinstance(request, Generate) and not request.fresh:
             self._session = None  # its caches may stop anywhere
         self._emit(RunFailed(message, remedy, type(error).__name__))
         return Reply(request.id, _op(request), False, message, remedy)

@@ -183,11 +183,16 @@ def costs_of(target: Target, memory: Memory, known: PassCosts | None = None) -> 
 
 
 def recalled_costs(target: Target, memory: Memory) -> PassCosts | None:
-    """Costs as `memory` has them, or None."""
+    """Costs as `memory` has them, or None; whatever is not such a table counts as nothing."""
     known = memory.recall(_key(target))
-    if not isinstance(known, dict) or not known:
+    try:
+        table = {int(n): float(ms) for n, ms in known.items()} if known else {}
+    except (AttributeError, TypeError, ValueError):
         return None
-    costs = PassCosts({int(n): float(ms) for n, ms in known.items()})
+    # A comparison with NaN is false.
+    if 1 not in table or not all(n > 0 and 0 < ms < 1e9 for n, ms in table.items()):
+        return None
+    costs = PassCosts(table)
     costs.mend()
     return costs
 

@@ -67,11 +67,19 @@ def encode_prompt(
             "Pass --raw to feed the prompt as plain text, or use an instruction-tuned model.",
         )
 
+    from jinja2.exceptions import TemplateError  # torch brings jinja2
+
     def render(switch: bool | None) -> str:
         chosen = {} if switch is None else dict.fromkeys(_SWITCHES, switch)
-        text: str = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **chosen
-        )
+        try:
+            text: str = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **chosen
+            )
+        except TemplateError as error:
+            raise ConfigError(
+                f"The model's chat template refuses these messages: {error}.",
+                "Leave the system prompt out, or pass --raw to do without the template.",
+            ) from error
         return text
 
     text, mode = render(thinking), "chat"

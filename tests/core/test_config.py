@@ -115,6 +115,12 @@ def test_settings_are_frozen() -> None:
         ({"stop": 5}, "stop is 5"),
         ({"stop": ["a", 5]}, "stop is"),
         ({"coupled": "no"}, "coupled is 'no'"),
+        ({"tree": {"budget": 8}}, "no setting tree"),
+        ({"sampling": None}, "no setting sampling"),
+        ({"budget": True}, "budget is True"),
+        ({"seed": True}, "seed is True"),
+        ({"max_new_tokens": True}, "max_new_tokens is True"),
+        ({"repetition_penalty": 10**400}, "repetition_penalty is too large"),
         ({"ignore_eos": 1}, "ignore_eos is 1"),
     ],
 )
@@ -123,6 +129,11 @@ def test_bad_values_are_refused_with_a_remedy(changes: dict[str, Any], says: str
         DecodeConfig().with_changes(**changes)
     assert caught.value.remedy
     assert caught.value.exit_code == 2
+
+
+def test_groups_of_settings_are_what_they_say() -> None:
+    with pytest.raises(ConfigError, match="groups of settings"):
+        DecodeConfig(tree={"budget": 8})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dartree_core.events import (
     PrefillDone,
     RoundDone,
     TreePruned,
+    TurnFinished,
     TurnStarted,
 )
 from dartree_core.gate import Gate
@@ -93,6 +94,15 @@ def test_a_round_step_ends_with_the_round(gate: Gate) -> None:
     assert decoding.past() is DRAFTED
     assert decoding.past() is PRUNED
     assert decoding.stuck()
+
+
+def test_the_end_of_a_turn_needs_no_step(gate: Gate) -> None:
+    gate.hold()
+    finished = TurnFinished(0, "length", (1,), "", {})
+    decoding = Decoding(gate, [ROUND, finished])
+    assert decoding.stuck()
+    gate.step("stage")
+    assert [decoding.past(), decoding.past()] == [ROUND, finished]
 
 
 def test_steps_are_taken_one_after_another(gate: Gate) -> None:

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -232,6 +232,24 @@ def test_a_shutdown_is_answered(child: Child) -> None:
     child.send("shutdown", id=1)
     assert child.reply("shutdown").ok
     assert child.ended() == 0
+
+
+def test_what_is_queued_before_the_end_is_answered() -> None:
+    said: list[Reply] = []
+    worker = Worker(lambda *_: (None, {}), lambda record: said.append(cast("Reply", record)))
+    worker.read([b'{"op": "load", "id": 1}', b'{"op": "shutdown", "id": 2}'])
+    worker.run()
+    assert {(reply.id, reply.ok) for reply in said} == {(1, False), (2, True)}
+    assert "closing" in next(reply.message for reply in said if reply.id == 1)
+
+
+def test_groups_of_settings_are_not_set_as_one(loaded: Child) -> None:
+    loaded.send("set", id=1, changes={"tree": {"budget": 8}})
+    reply = loaded.reply("set")
+    assert not reply.ok
+    assert "no setting tree" in reply.message
+    loaded.send("set", id=2, changes={"budget": 8})
+    assert loaded.reply("set").ok
 
 
 def test_nothing_but_records_reaches_stdout() -> None:

@@ -131,6 +131,23 @@ def test_what_was_learnt_at_another_time_is_checked(
     assert kept(17) == pytest.approx(found(17), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *({"1": 0}, {"1": None}, {"x": 1.0}, {"1": "a"}, {"0": 1.0}, {"5": 1.0}, {"1": -2.0}),
+        *({"1": float("nan")}, {"1": 1.0, "5": float("inf")}, [1.0], "costs", 7),
+    ],
+    ids=str,
+)
+def test_a_damaged_entry_only_costs_a_measurement(entry: Any, tmp_path: Path) -> None:
+    target = tiny.trained("tied").target
+    memory = Memory(tmp_path / "measured.json")
+    remember_costs(target, PassCosts({1: 1.0}), memory)
+    memory.remember(next(iter(memory._read())), entry)
+    assert recalled_costs(target, memory) is None
+    assert costs_of(target, memory)(1) > 0
+
+
 def test_measured_costs_are_remembered(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tiny.trained("tied").target
     memory = Memory(tmp_path / "measured.json")

@@ -158,6 +158,19 @@ def test_unusable_prompts_say_why(prompt: Any, options: dict[str, Any], message:
     assert error.value.exit_code == 2
 
 
+def test_a_template_that_refuses_the_messages_is_quoted() -> None:
+    tokenizer = speller()
+    tokenizer.chat_template = (
+        "{% if messages[0]['role'] == 'system' %}"
+        "{{ raise_exception('System role not supported') }}{% endif %}x"
+    )
+    system = [{"role": "system", "content": "be brief"}, *MESSAGES]
+    with pytest.raises(ConfigError, match="refuses these messages: System role not") as error:
+        encode_prompt(system, tokenizer)
+    assert "system prompt" in error.value.remedy
+    assert encode_prompt(MESSAGES, tokenizer).template == "chat"
+
+
 def test_text_needs_a_tokenizer_and_chat_a_template() -> None:
     with pytest.raises(ConfigError, match="no tokenizer"):
         encode_prompt("the cat", None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dartree_core.config import METHODS, DecodeConfig
+from dartree_core.config import METHODS, DecodeConfig, SamplingConfig
 from dartree_core.engine.defaults import eos_ids, sampling_defaults
 from dartree_core.events import (
     BlockDrafted,
@@ -232,3 +232,7 @@ def test_models_own_sampling_defaults() -> None:
     found = sampling_defaults(Holder(generation_config=greedy))
     assert (found.temperature, found.repetition_penalty) == (0.0, 1.1)
     assert sampling_defaults(Holder()).greedy
+    odd = Holder(do_sample=True, temperature=0.6, top_k=-1, top_p=1.2, repetition_penalty=0)
+    found = sampling_defaults(Holder(generation_config=odd))
+    assert found == SamplingConfig(temperature=0.6)
+    assert eos_ids(Holder(config=Holder(eos_token_id="</s>")), None) == frozenset()
