@@ -16,18 +16,19 @@ from textual.widget import MountError
 from textual.widgets import Input, TextArea
 
 from dartree_core.errors import DARTreeError
+from dartree_tui.answers import whole
 from dartree_tui.client import Client
 from dartree_tui.clipboard import code_blocks, copy
 from dartree_tui.commands import commands
 from dartree_tui.engines import Engine, Lost
 from dartree_tui.garbage import leave_alone_what_exists
-from dartree_tui.hangup import CHECK_SECONDS, keyboard, leave
+from dartree_tui.hangup import CHECK_SECONDS, heed, keyboard, leave
 from dartree_tui.history import History
-from dartree_tui.notices import refusal
+from dartree_tui.notices import AT_WORK, refusal
 from dartree_tui.pace import Pace, cores, share_of
 from dartree_tui.screens.keys import APP_BINDINGS
 from dartree_tui.screens.main import MainScreen
-from dartree_tui.settings import Settings, save_settings
+from dartree_tui.settings import Settings, save_changes
 from dartree_tui.terminal_keys import teach
 from dartree_tui.themed import ThemedApp
 from dartree_tui.widgets.visible import visible
@@ -72,6 +73,7 @@ class DartreeApp(ThemedApp):
         super().__init__()
         teach()
         self.client = Client(make_engine, settings or Settings(), record)
+        self._given = self.client.settings
         self.history = history or History()
         self.settings_file = settings_file
         self._watch = watch
@@ -117,8 +119,13 @@ class DartreeApp(ThemedApp):
         self.set_interval(1 / self.client.settings.ui.frames_per_second, self._tick)
         if self._in_terminal and not self.is_headless:
             self.set_interval(CHECK_SECONDS, self._end_without_terminal)
+            heed(self._end)
         if self._watch:
             self.watch_themes()
+
+    def _end(self, code: int) -> None:
+        self.client.close()
+        self.exit(return_code=code)
 
     def _end_without_terminal(self) -> None:
         if keyboard() is None:
@@ -150,7 +157,7 @@ class DartreeApp(ThemedApp):
         if not self.is_running or not self.screen_stack:
             return
         self._ticks += 1
-        if self.pace.tight and self._ticks % 3 and not (whole or self.main.wanted):
+        if self.pace.tight and self._ticks % 3 and not (whole or self._wanted):
             return  # frames are a second apart: looking at what came need not happen ten times
         now = time.perf_counter()
         seconds, self._last_tick = now - self._last_tick, now
@@ -160,8 +167,7 @@ class DartreeApp(ThemedApp):
             return  # a long trace is being read: rather get on than draw what is gone at once
         while self.client.notices:
             notice = self.client.notices.popleft()
-            text = visible(notice.text)
-            self.notify(text, severity=notice.severity, timeout=8, markup=False)
+            self.notify(visible(notice.text), severity=notice.severity, timeout=8, markup=False)
         self._show_loss()
         main = self.main
         main.tick(seconds)
@@ -174,16 +180,21 @@ class DartreeApp(ThemedApp):
             self._rested = True  # models or a whole trace are loaded
             if self._in_terminal and not self.is_headless:  # elsewhere others share the process
                 leave_alone_what_exists()
-        running = self.client.status == "busy" and not self.client.stepping
+        running = self.client.status in AT_WORK and not self.client.stepping
         limited = running and self.client.shares_cores
         self._blink(not limited)
-        if not self.pace.due(limited=limited and not main.wanted and not whole):
+        if not self.pace.due(limited=limited and not self._wanted and not whole):
             return
         with self.batch_update():  # one arrangement of the screen a frame, not one a widget
             for screen in self.screen_stack:
                 paint = getattr(screen, "paint", None)
                 if paint is not None and screen.is_mounted:
                     await paint()
+
+    @property
+    def _wanted(self) -> bool:
+        """True when the next frame should show what the user did; not under a comparison."""
+        return self.main.wanted and self.client.status != "comparing"
 
     def _blink(self, on: bool) -> None:
         """Whether the cursor of the input blinks: each time repaints like a small frame."""
@@ -243,9 +254,11 @@ class DartreeApp(ThemedApp):
             self.notify("ctrl+q quits.")
 
     def action_again(self) -> None:
-        """Restart a lost worker; otherwise ask the last question again."""
+        """Restart a lost worker, load what did not load; otherwise ask the last question again."""
         if self.client.status == "lost":
             self.client.restart()
+        elif self.client.status == "off":
+            self.client.load()
         else:
             self.main.action_follow()
             self.client.regenerate()
@@ -268,14 +281,12 @@ class DartreeApp(ThemedApp):
         if not self.client.store.turns:
             self.notify("There is nothing to save yet.")
             return
-        folder = self.client.save()
-        if folder is not None:
+        if (folder := self.client.save()) is not None:
             self.notify(f"Saved in {folder}", markup=False)
 
     def action_copy_answer(self) -> None:
         """Copy the last answer's source; of the turn on show while browsing."""
-        text = self._answer()
-        if text:
+        if text := self._answer():
             copy(self, text)
             self.notify("Copied the answer.")
         else:
@@ -295,15 +306,16 @@ class DartreeApp(ThemedApp):
     def _answer(self) -> str:
         store, at = self.client.store, self.main.view.at
         turn = store.turn if at is None else store.turn_of(at)
-        return turn.text if turn is not None else ""
+        return whole(store.turns, turn) if turn is not None else ""
 
     def save_settings(self) -> None:
-        """Write the settings file."""
+        """Write what was changed here into the settings file."""
         try:
-            path = save_settings(self.client.settings, self.settings_file)
+            path = save_changes(self._given, self.client.settings, self.settings_file)
         except DARTreeError as error:
             self.notify(str(error), severity="error", markup=False)
         else:
+            self._given = self.client.settings
             self.notify(f"Saved in {path}", markup=False)
 
     def apply_ui(self, **changes: Any) -> None:

@@ -165,6 +165,7 @@ def _app(options: argparse.Namespace, settings: Settings, stream: IO[bytes] | No
     from dartree_tui.app import DartreeApp
     from dartree_tui.history import History, history_path
 
+    launcher = None
     if options.replay is not None:
         from dartree_tui.engines.replay import ReplayEngine
 
@@ -177,18 +178,20 @@ def _app(options: argparse.Namespace, settings: Settings, stream: IO[bytes] | No
         from dartree_tui.priority import Launcher
 
         launcher = Launcher()
-        launcher.step_back()
 
         def make() -> Engine:
             return ProcessEngine(settings.engine.worker, launch=launcher)
 
-    return DartreeApp(
+    app = DartreeApp(
         make,
         settings,
         record=options.record,
         history=History(history_path()),
         settings_file=options.settings,
     )
+    if launcher is not None:
+        launcher.step_back()
+    return app
 
 
 def _take_stdin() -> IO[bytes]:

@@ -19,7 +19,6 @@ from dartree_core.worker_protocol import (
     Calibrate,
     Cancel,
     Generate,
-    Load,
     Reply,
     Set,
 )
@@ -27,16 +26,16 @@ from dartree_tui.compare import Comparison, Side
 from dartree_tui.engines import Engine, Lost
 from dartree_tui.engines.replay import ReplayEngine
 from dartree_tui.jobs import Done
+from dartree_tui.loading import Loader, models_of
 from dartree_tui.pace import glance_seconds, on_these_cores
 from dartree_tui.recall import END
 from dartree_tui.settings import Settings
-from dartree_tui.store import Turn, models_of
-from dartree_tui.talk import Talk
+from dartree_tui.store import Turn
 from dartree_tui.unfinished import request_for, unfinished
 from dartree_tui.vocab import Vocab
 
 
-class Client(Talk):
+class Client(Loader):
     """One user's run.
 
     Args:
@@ -44,7 +43,7 @@ class Client(Talk):
         settings: What the user likes.
         record: Also write the first conversation's trace here.
 
-    Attributes, beside those of `Talk`:
+    Attributes, beside those of `Loader`:
         unsent: A question that came to nothing, to be put back into the prompt.
         lost: Why the worker is gone, while it is.
         complete, trouble: The replay has been read to its end; what went wrong with it.
@@ -59,7 +58,6 @@ class Client(Talk):
         self.complete = False
         self.trouble = ""
         self.comparison: Comparison | None = None
-        self.loading: LoadProgress | None = None
         self._waiting: str | None = None
         self._unmeasured = False
         self._go_on = False
@@ -94,29 +92,6 @@ class Client(Talk):
         self.load()
 
     # Requests
-
-    def load(self, **choice: str) -> bool:
-        """Load models: those of the settings, or these instead (`bundle`, `target`, …)."""
-        if not self._may("load a model", "off", "ready"):
-            return False
-        if choice:
-            self.settings = self.settings.changed("engine", **choice)
-            self.store.baseline = None
-            if self.store.turns:
-                self.new_conversation()  # its trees speak of another vocabulary
-        engine = self.settings.engine
-        self.status, self.models = "loading", {}
-        self._send(
-            Load(
-                bundle=engine.bundle,
-                target=engine.target or None,
-                draft=engine.draft or None,
-                device=engine.device,
-                dtype=engine.dtype,
-            ),
-            self._loaded,
-        )
-        return True
 
     def ask(self, text: str) -> bool:
         """Ask a question. While something loads or is measured, it waits its turn.
@@ -311,6 +286,9 @@ class Client(Talk):
                     self._sink.feed(record, offset)
                     if isinstance(record, RunStarted) and not self.engine.live:
                         self.models = models_of(record)
+        if self.spool.trouble:
+            self.tell(self.spool.trouble, "error")
+            self.spool.trouble = ""
         return came
 
     def _ended(self, lost: Lost) -> None:
@@ -341,15 +319,16 @@ class Client(Talk):
             self.spool.append(failed, to_line(encode(failed)), {})
 
     def _loaded(self, reply: Reply) -> None:
-        self.loading = None
         if not reply.ok:
-            self.status = "off"
+            self._go_on = False
             self._complain(reply)
+            if self.lost is None:
+                engine = self.settings.engine
+                again = f"ctrl+r loads {engine.target or engine.bundle}, f4 others."
+                self.tell(f"Nothing is loaded now: {again}")
             if self._waiting is not None:
                 self.unsent, self._waiting = self._waiting, None
             return
-        self.models = dict(reply.result)
-        self.status = "ready"
         self._unmeasured = self.settings.engine.calibrate
         if self.cut_off and not self._go_on:
             self.tell("The last answer was cut off: ctrl+g goes on with it, ctrl+r asks again.")

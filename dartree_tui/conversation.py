@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import platformdirs
 
 from dartree_core.errors import TraceError
+from dartree_tui.answers import parts, whole
 from dartree_tui.settings import write_atomically
 from dartree_tui.spool import Spool
+
+if TYPE_CHECKING:
+    from dartree_tui.store import Turn
 
 Role = Literal["user", "assistant"]
 
@@ -67,6 +71,16 @@ class Conversation:
         """Everything said so far, as a chat template takes it."""
         head = [{"role": "system", "content": self.system}] if self.system.strip() else []
         return head + [{"role": m.role, "content": m.content} for m in self.messages]
+
+    def retell(self, turns: Sequence[Turn]) -> None:
+        """Hold what these turns said, in place of what was held: for a run nobody typed here."""
+        self.system, self.messages = "", []
+        for turn in turns:
+            if turn.continues is None:
+                self.say(turn.prompt)
+                if text := whole(turns, turn):
+                    found = tuple(part.index for part in parts(turns, turn))
+                    self.messages.append(Message("assistant", text, found))
 
     @property
     def answered(self) -> int | None:

@@ -18,7 +18,7 @@ def history_path() -> Path:
 
 
 class History:
-    """Past prompts with a cursor, and the draft one comes back to.
+    """Past prompts with a cursor, and what one has made of them since the last question.
 
     Args:
         path: The file, one JSON string a line; None keeps nothing on disk.
@@ -28,7 +28,7 @@ class History:
         self._path = path
         self._past: list[str] = []
         self._at = 0
-        self._draft = ""
+        self._edits: dict[int, str] = {}
         if path is not None:
             with suppress(OSError, UnicodeDecodeError):
                 for line in path.read_text(encoding="utf-8").splitlines()[-LIMIT:]:
@@ -39,7 +39,7 @@ class History:
         self._at = len(self._past)
 
     def add(self, text: str) -> None:
-        """Remember a prompt, once where it repeats the one before, and forget the cursor.
+        """Remember a prompt, once where it repeats the one before, and forget cursor and edits.
 
         A file that cannot be written is no reason to lose a question: memory still has it.
         """
@@ -52,20 +52,24 @@ class History:
                     with os.fdopen(handle, "w", encoding="utf-8") as file:
                         file.write(json.dumps(text) + "\n")
         self._at = len(self._past)
-        self._draft = ""
+        self._edits.clear()
 
     def back(self, current: str) -> str | None:
-        """The prompt before; `current` is kept as the draft on the way out. None at the start."""
-        if self._at == 0:
-            return None
-        if self._at == len(self._past):
-            self._draft = current
-        self._at -= 1
-        return self._past[self._at]
+        """The prompt before, as it was left on the last visit. None at the start.
 
-    def forward(self) -> str | None:
+        Args:
+            current: What stands in its place now; it is kept for coming back.
+        """
+        return self._walk(-1, current)
+
+    def forward(self, current: str) -> str | None:
         """The prompt after; the draft at the end. None when already there."""
-        if self._at == len(self._past):
+        return self._walk(1, current)
+
+    def _walk(self, by: int, current: str) -> str | None:
+        if not 0 <= self._at + by <= len(self._past):
             return None
-        self._at += 1
-        return self._draft if self._at == len(self._past) else self._past[self._at]
+        self._edits[self._at] = current
+        self._at += by
+        past = self._past[self._at] if self._at < len(self._past) else ""
+        return self._edits.get(self._at, past)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from dartree_core.errors import TraceError
 from dartree_core.pieces import TokenText
 from dartree_core.worker_protocol import Pause, Reply, Request, Resume, Step, StepBy
 from dartree_tui.conversation import Conversation
@@ -52,18 +53,33 @@ class Line:
         self.intake = Intake(self.spool, self.store.vocab.words, self.engine.label)
 
     def _start_run(self) -> None:
-        """An empty store and conversation, with a spool of their own."""
+        """An empty store and conversation, with a spool of their own.
+
+        Raises:
+            TraceError: the spool cannot be made, or the first recording; a later one that cannot
+                be made is done without.
+        """
         if isinstance(self.engine, ReplayEngine):
             self.spool = self.engine.spool()
         else:
+            self.spool = self._new_spool(numbered(self._recording, self._runs + 1))
             self._runs += 1
-            self.spool = Spool(record=numbered(self._recording, self._runs))
         # A worker tells a token's text once, not again for another conversation. These are the
         # words it told, also while the store shows a run that has words of its own.
         self.store = Store(Vocab(dict(self._words)), self.spool.round)
         self._words = self.store.vocab.words
         self.conversation = Conversation(self.settings.chat.system_prompt)
         self._sink = self.store
+
+    def _new_spool(self, record: Path | None) -> Spool:
+        try:
+            return Spool(record=record)
+        except TraceError as error:
+            if record is None or self._runs == 0:
+                raise
+            self._recording = None
+            self.tell(f"{error} Nothing is recorded from here on.", "error")
+            return Spool()
 
     def _reconnect(self) -> None:
         """Another engine, for the same run."""

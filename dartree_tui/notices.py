@@ -10,6 +10,9 @@ Severity = Literal["information", "warning", "error"]
 Status = Literal["off", "loading", "ready", "busy", "calibrating", "comparing", "lost", "replay"]
 """`off`: nothing loaded; `busy`: a turn is decoded; `lost`: the worker is gone."""
 
+AT_WORK = ("busy", "calibrating", "comparing")
+"""What drawing must not slow down, least of all what is measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:

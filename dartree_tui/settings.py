@@ -314,21 +314,42 @@ def save_settings(settings: Settings, path: Path | None = None) -> Path:
     return path
 
 
+def save_changes(given: Settings, now: Settings, path: Path | None = None) -> Path:
+    """Write what has changed since the app was given its settings, over what the file says.
+
+    The command line and the environment count for one run alone, and so do not get into the file.
+
+    Raises:
+        ConfigError: the file is faulty, or its folder cannot be written.
+    """
+    settings = load_settings(path, {})
+    for section, f, _ in options():
+        value = getattr(getattr(now, section), f.name)
+        if value != getattr(getattr(given, section), f.name):
+            part = replace(getattr(settings, section), **{f.name: value})
+            settings = replace(settings, **{section: part})
+    _validate(settings, "settings")
+    return save_settings(settings, path)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace a private file in one move, so that no reader ever sees half of it.
+
+    A link stays one; what it points to is replaced.
 
     Raises:
         ConfigError: the folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        real = path.resolve()
+        real.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(dir=real.parent, prefix=real.name, suffix=".part")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, path)
+            os.replace(part, real)
         except BaseException:
             Path(part).unlink(missing_ok=True)
             raise

@@ -25,10 +25,15 @@ from dartree_core.trace import EventDecoder, encode_vocab, open_private, to_line
 class Spool:
     """An append-only trace. One thread appends while others read.
 
+    A disk that fills up ends no run: `trouble` then says what is not kept any more.
+
     Args:
-        path: The file; None makes a temporary one that `close` removes.
+        path: The file; None makes a temporary one, which goes away with the process.
         record: Also write every line here, compressed when the name ends in `.gz`.
         existing: Read `path` as it is; nothing can be appended.
+
+    Attributes:
+        trouble: What cannot be written or read any more, for whoever tells the user and clears it.
 
     Raises:
         TraceError: a file cannot be opened.
@@ -44,20 +49,25 @@ class Spool:
         self._mirrors: list[IO[bytes]] = []
         self._end = 0
         self._early: list[bytes] = []
+        self._short = False
+        self._readable = True
+        self.trouble = ""
         try:
-            if path is None:
-                handle, name = tempfile.mkstemp(prefix="dartree-", suffix=".jsonl")
-                os.close(handle)
-                path = Path(name)
-            self.path = path
-            self._out = None if existing else open_private(path)
-            self._in = path.open("rb")
-            if record is not None:
+            if record is not None:  # first: where it fails, no temporary file is left behind
                 file = open_private(record)
                 if record.suffix == ".gz":
                     packed = gzip.GzipFile(filename="", fileobj=file, mode="wb")
                     self._mirrors.append(packed)  # type: ignore[arg-type]
                 self._mirrors.append(file)
+            if path is None:
+                handle, name = tempfile.mkstemp(prefix="dartree-", suffix=".jsonl")
+                os.close(handle)
+                path = Path(name)
+            self.path, self._record = path, record
+            self._out = None if existing else open_private(path)
+            self._in = path.open("rb")
+            if self._temporary and os.name == "posix":
+                path.unlink()  # open files keep their content, and nothing is left after a crash
         except OSError as error:
             raise TraceError(
                 f"Cannot open {error.filename or path}: {error.strerror}.",
@@ -115,17 +125,36 @@ class Spool:
         return to_line(encode_vocab({t: vocab[t] for t in sorted(new)}))
 
     def _write(self, data: bytes) -> None:
-        if self._out is None or self._out.closed:
-            return
-        self._out.write(data)
+        try:
+            if self._out is not None and not self._out.closed:
+                self._out.write(data)
+        except OSError as error:
+            self._close(self._out)
+            self._short = True
+            self.trouble = (
+                f"The run cannot be kept on disk: {error.strerror}. The chat goes on, but older "
+                "rounds cannot be shown again, and saving keeps the words alone."
+            )
         self._end += len(data)
-        if self._mirrors:
-            self._mirrors[0].write(data)
+        try:
+            if self._mirrors:
+                self._mirrors[0].write(data)
             for mirror in self._mirrors:
                 mirror.flush()
+        except OSError as error:
+            self._close(*self._mirrors)
+            self._mirrors.clear()
+            self.trouble = (
+                f"{self._record} cannot be written: {error.strerror}. The recording ends here; "
+                "the chat goes on."
+            )
 
     def _written(self) -> None:
-        """Bring what is buffered into the file, with the lock held, before it is read."""
+        """Bring what is buffered into the file, with the lock held, before it is read.
+
+        Raises:
+            OSError: there is no room for it.
+        """
         if self._out is not None and not self._out.closed:
             self._out.flush()
 
@@ -133,12 +162,23 @@ class Spool:
         """The round whose line starts at `offset`.
 
         Raises:
-            TraceError: the file was changed or removed behind our back.
+            TraceError: the file was changed or removed behind our back, or is not all there.
         """
-        with self._lock:
-            self._written()
-            self._in.seek(offset)
-            line = self._in.readline()
+        try:
+            return self._round(offset)
+        except TraceError as error:
+            if self._readable:
+                self._readable, self.trouble = False, str(error)
+            raise
+
+    def _round(self, offset: int) -> RoundDone:
+        try:
+            with self._lock:
+                self._written()
+                self._in.seek(offset)
+                line = self._in.readline()
+        except (OSError, ValueError) as error:
+            raise TraceError(f"{self.path} cannot be read: {error}.") from error
         event = EventDecoder(str(self.path)).event(line)
         if not isinstance(event, RoundDone):
             raise TraceError(
@@ -150,8 +190,10 @@ class Spool:
         """Copy everything so far to `path`, private, replacing it in one move.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: it cannot be written, or the run is not all here.
         """
+        if self._short:
+            raise OSError(f"{path} cannot be written: part of the run could not be kept.")
         part = path.with_name(path.name + ".part")
         with self._lock, open_private(part) as out:
             self._written()
@@ -164,12 +206,16 @@ class Spool:
     def close(self) -> None:
         """Close the files; a temporary one is removed."""
         with self._lock:
-            for file in (self._out, *self._mirrors, self._in):
-                with suppress(OSError):
-                    if file is not None:
-                        file.close()
-            if self._temporary:
+            self._close(self._out, *self._mirrors, self._in)
+            self._mirrors.clear()
+            if self._temporary and os.name != "posix":
                 self.path.unlink(missing_ok=True)
+
+    def _close(self, *files: IO[bytes] | None) -> None:
+        for file in files:
+            with suppress(OSError):
+                if file is not None:
+                    file.close()
 
 
 def numbered(path: Path | None, number: int) -> Path | None:

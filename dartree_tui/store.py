@@ -11,10 +11,12 @@ import math
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias
 
+from dartree_core.errors import TraceError
 from dartree_core.events import (
     BlockDrafted,
     Calibrated,
@@ -32,6 +34,7 @@ from dartree_core.events import (
 )
 from dartree_core.metrics import RunningMetrics
 from dartree_core.tree import BonusFate
+from dartree_tui.answers import goes_on
 from dartree_tui.partial import PartialRound
 from dartree_tui.provenance import Piece, split_delta
 from dartree_tui.vocab import Vocab
@@ -194,7 +197,10 @@ class Store:
         turn = Turn(len(self.turns), event.prompt, event.template, event.config, len(self.marks))
         turn.prompt_ids = event.prompt_ids
         if self.turns:
-            self.turns[-1].prompt_ids = ()
+            last = self.turns[-1]
+            if self.going_on is None and goes_on(event, last.prompt_ids, self.tokens_of(last)):
+                self.going_on = last  # of a recording, nobody said so before
+            last.prompt_ids = ()
         if self.going_on is not None:
             turn.prompt, turn.continues = self.going_on.prompt, self.going_on.index
             self.going_on = None
@@ -303,7 +309,11 @@ class Store:
         return bool(self.turns) and not self.turns[-1].over
 
     def round(self, index: int) -> RoundDone:
-        """The round at `index` of `marks`, from memory or from the spool."""
+        """The round at `index` of `marks`, from memory or from the spool.
+
+        Raises:
+            TraceError: it is in memory no more, and cannot be read.
+        """
         found = self._recent.get(index)
         if found is None:
             if self._fetch is None:
@@ -352,9 +362,12 @@ class Store:
         if turn is None or index < turn.first_round:
             return Stats()
         recent = range(max(turn.first_round, index + 1 - SPEED_HISTORY), index + 1)
+        last = None
+        with suppress(TraceError):  # its place in the file may hold something else by now
+            last = self.round(index)
         return stats_of(
             turn.metrics.summary(),
-            self.round(index),
+            last,
             now=self.tokens_per_second(index),
             speeds=[self.tokens_per_second(i) for i in recent],
             baseline=self.baseline.tokens_per_second if self.baseline else math.nan,
@@ -381,14 +394,3 @@ class Store:
             if wanted is not None and wanted.isdisjoint((*mark.emitted, *mark.drafted)):
                 continue
             yield i
-
-
-def models_of(run: RunStarted) -> dict[str, Any]:
-    """What a header says of the models, in the form in which a worker says it after loading."""
-    return {
-        "bundle": run.bundle,
-        "target": dict(run.target),
-        "drafter": dict(run.drafter),
-        "device": run.device,
-        "dtype": run.dtype,
-    }

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dartree_core.errors import DARTreeError
+from dartree_core.errors import DARTreeError, TraceError
 from dartree_core.events import encode
 from dartree_core.trace import to_line
 from dartree_core.worker_protocol import Reset
-from dartree_tui.conversation import Saved, reopen
+from dartree_tui.conversation import Conversation, Saved, reopen
 from dartree_tui.engines import Engine
 from dartree_tui.line import Line
 from dartree_tui.notices import Status
@@ -40,10 +40,13 @@ class Talk(Line):
         """Forget what was said, here and in the worker's caches."""
         if not self._may("start anew", "off", "ready", "lost"):
             return False
-        baseline = self.store.baseline
+        baseline, before = self.store.baseline, self.spool
+        try:
+            self._start_run()
+        except TraceError as error:
+            return self._refuse(str(error), "error")
+        before.close()
         self._recorded = []
-        self.spool.close()
-        self._start_run()
         self._home()
         if baseline is not None:
             self.store.feed(baseline)
@@ -52,13 +55,19 @@ class Talk(Line):
             self._send(Reset(), self._complain)
         return True
 
+    def said(self) -> Conversation:
+        """The conversation, of a replay too, where the turns on screen tell it."""
+        if not self.engine.live:
+            self.conversation.retell(self.store.turns)
+        return self.conversation
+
     def save(self) -> Path | None:
         """Save the conversation with its trees; None, with a notice, when that fails."""
         if self._recall is not None:
             self._refuse("The conversation is still being opened.")
             return None
         try:
-            return self.conversation.save(self.spool)
+            return self.said().save(self.spool)
         except (DARTreeError, OSError) as error:
             self.tell(str(error), "error")
             return None

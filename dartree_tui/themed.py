@@ -51,6 +51,12 @@ class ThemedApp(App[None]):
     @work(exclusive=True)
     async def watch_themes(self) -> None:
         """Take over theme files as they are edited, for as long as the app runs."""
+        try:
+            await self._watch_themes()
+        except (OSError, RuntimeError) as error:  # no inotify watch left, for example
+            self.warn(f"Edited themes are taken over at the next start alone: {error}")
+
+    async def _watch_themes(self) -> None:
         async for found in themes.watch_themes():
             for theme in found.themes:
                 self.register_theme(theme)

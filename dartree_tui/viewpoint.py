@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dartree_core.errors import TraceError
 from dartree_tui.frames import frame, frame_count
 from dartree_tui.store import AnyRound, Store
 
@@ -44,10 +45,14 @@ class Viewpoint:
         """The round to draw, and the index of the finished round it belongs to (-1 for none).
 
         A round that finished since the last call is shown once before the next one's growth is,
-        or the accepted path would hardly ever be seen.
+        or the accepted path would hardly ever be seen. One that cannot be read any more is not
+        gone to.
         """
         if not self._pinned:
-            self.shown = self._look(store)
+            try:
+                self.shown = self._look(store)
+            except TraceError:
+                self._stay()
         return self.shown
 
     def _look(self, store: Store) -> tuple[int, AnyRound | None]:
@@ -61,6 +66,11 @@ class Viewpoint:
             return last, store.round(last)
         # A copy: the store goes on building the round, also while the view stands still.
         return last, None if store.partial is None else store.partial.snapshot()
+
+    def _stay(self) -> None:
+        """Whatever was to be shown, keep what is on show."""
+        self.playing, self.frame = False, None
+        self.at = self.shown[0] if self.shown[0] >= 0 else None
 
     # Moves
 
@@ -108,6 +118,12 @@ class Viewpoint:
         """One stage further within the round on show; after its end, into the next round."""
         if not store.marks:
             return
+        try:
+            self._next_stage(store)
+        except TraceError:
+            self._stay()
+
+    def _next_stage(self, store: Store) -> None:
         if self.at is None:
             self.go(store, len(store.marks) - 1)
         at = self.at or 0

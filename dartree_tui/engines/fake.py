@@ -39,8 +39,11 @@ class FakeEngine:
         self._more = threading.Condition()
         self._worker: Worker | None = None
         self._closed = False
-        self._recorder = Recorder(lambda token: TokenText(self.decoder.words[token]))
+        self._recorder = self._new_recorder()
         self.requests: list[Request] = []
+
+    def _new_recorder(self) -> Recorder:
+        return Recorder(lambda token: TokenText(self.decoder.words[token]))
 
     def start(self, intake: Intake) -> None:
         """Start the worker's threads."""
@@ -70,6 +73,7 @@ class FakeEngine:
             time.sleep(self._load_seconds / 10)
         if self._fail_load:
             raise CapacityError(self._fail_load, "Choose a smaller model.")
+        self._recorder = self._new_recorder()  # tokens of another model have other texts
         return self.decoder, self.decoder.facts
 
     def send(self, request: Request) -> None:

@@ -18,6 +18,7 @@ from typing import IO, TypeAlias
 
 import platformdirs
 
+from dartree_core.errors import ConfigError
 from dartree_core.worker_protocol import Request, encode_request
 from dartree_tui.engines.intake import Intake, Lost
 
@@ -49,6 +50,9 @@ class ProcessEngine:
         command: What to start: a list, or one string as a shell would split it.
         log: File for the worker's stderr; the one of the run before is kept as `.1`.
         launch: Calls the function that starts the child; by default in the caller's thread.
+
+    Raises:
+        ConfigError: the string is no command.
     """
 
     live = True
@@ -59,7 +63,7 @@ class ProcessEngine:
         log: Path | None = None,
         launch: Callable[[Start], subprocess.Popen[bytes]] | None = None,
     ) -> None:
-        parts = shlex.split(command) if isinstance(command, str) else list(command)
+        parts = _split(command) if isinstance(command, str) else list(command)
         self.command = parts or default_command()
         self.label = "worker" if not parts else shlex.join(parts)
         self.log = log or default_log()
@@ -131,6 +135,16 @@ class ProcessEngine:
             while (line := self._requests.get()) is not None:
                 pipe.write(line)
                 pipe.flush()
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(
+            f"The worker's command {command!r} cannot be read: {error}.",
+            "Close its quotes, as in --worker 'ssh gpu1 dartree worker'.",
+        ) from error
 
 
 def _start(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:

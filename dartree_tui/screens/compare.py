@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -21,7 +21,7 @@ from dartree_tui.compare import Comparison, Side
 from dartree_tui.palette import Palette
 from dartree_tui.settings import options, parse_value
 from dartree_tui.widgets.figures import amount
-from dartree_tui.widgets.visible import visible
+from dartree_tui.widgets.visible import on_lines, one_line, typeable, visible
 
 if TYPE_CHECKING:
     from dartree_tui.app import DartreeApp
@@ -30,6 +30,22 @@ TABLE_WIDTH = 60
 """Cells from which on two columns are readable beside each other."""
 
 _FIELDS = ("budget", "width", "depth_bonus", "temperature", "seed", "max_new_tokens")
+
+
+class OneLine(Input):
+    """A text of any number of lines in one: pictures stand for its line breaks and controls."""
+
+    def __init__(self, text: str, *, id: str, placeholder: str) -> None:
+        self._given, self._shown = text, one_line(text)
+        super().__init__(self._shown, id=id, placeholder=placeholder, compact=True)
+
+    @property
+    def text(self) -> str:
+        """What was given, to the letter, until somebody changes it."""
+        return self._given if self.value == self._shown else on_lines(self.value)
+
+    def _on_paste(self, event: events.Paste) -> None:
+        event.text = one_line(typeable(event.text).strip("\n"))
 
 
 class CompareScreen(Screen[None]):
@@ -82,7 +98,7 @@ class CompareScreen(Screen[None]):
         yield Static(" compare   the same prompt, two ways", id="title")
         with Horizontal(id="ask"):
             yield Static("prompt", classes="label")
-            yield Input(self._proposal(), id="prompt", compact=True, placeholder="enter runs both")
+            yield OneLine(self._proposal(), id="prompt", placeholder="enter runs both")
         config = self.app.client.settings.decode
         with Horizontal(id="sides"):
             for side, method in (("left", config.method), ("right", self._other())):
@@ -154,7 +170,7 @@ class CompareScreen(Screen[None]):
     @on(Input.Submitted)
     def action_run(self) -> None:
         """Decode both sides."""
-        prompt = self.query_one("#prompt", Input).value.strip()
+        prompt = self.query_one(OneLine).text.strip()
         if not prompt:
             self.notify("Type a prompt first.")
             return
@@ -165,6 +181,7 @@ class CompareScreen(Screen[None]):
             return
         if self.app.client.compare(prompt, left, right):
             self._drawn = ()
+            self.query_one("#table Static", Static).update("")
             self.add_class("-result")
             if self.small:
                 self.query_one("#table").focus()
@@ -177,7 +194,7 @@ class CompareScreen(Screen[None]):
             self.dismiss()
 
     async def paint(self) -> None:
-        """Draw what changed."""
+        """Draw what changed; the table once all is there, since drawing slows what is measured."""
         comparison = self.app.client.comparison
         if comparison is None:
             return
@@ -189,10 +206,12 @@ class CompareScreen(Screen[None]):
         palette = Palette.of(self.app)
         room = self.size.width - 4
         self.query_one("#verdict", Static).update(verdict(comparison, palette, room))
+        if not comparison.over:
+            return
         draw = table if room >= TABLE_WIDTH else stacked
         text, parting = draw(comparison, palette, room - 2)
         self.query_one("#table Static", Static).update(text)
-        if comparison.over and parting:
+        if parting:
             self.call_after_refresh(
                 self.query_one("#table").scroll_to, y=parting - 1, animate=False
             )
@@ -210,10 +229,10 @@ def verdict(comparison: Comparison, palette: Palette, width: int) -> Text:
         else:
             out.append(_figures(side, room) + "\n", palette.text)
     left, right = comparison.sides
-    apart = comparison.divergence()
     if not comparison.over:
         out.append("running …", palette.dim)
     elif left.rounds and right.rounds:
+        apart = comparison.divergence()
         out.append(_difference(left, right), palette.accent)
         if apart is None:
             same = "the same tokens" if left.tokens == right.tokens else "the same tokens so far"

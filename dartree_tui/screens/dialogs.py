@@ -45,7 +45,7 @@ class ExportScreen(Dialog):
 
     def compose(self) -> ComposeResult:
         """A path, with a proposal in it."""
-        title = self.app.client.conversation.title
+        title = self.app.client.said().title
         name = re.sub(r"[^\w-]+", "-", title.lower())[:40].strip("-") or "conversation"
         box = Vertical(classes="box")
         box.border_title = "export as Markdown"
@@ -62,7 +62,7 @@ class ExportScreen(Dialog):
                 self._sure = path
                 hint.update(f"{path} exists. Press enter again to replace it.")
                 return
-            write_atomically(path, self.app.client.conversation.to_markdown())
+            write_atomically(path, self.app.client.said().to_markdown())
         except (DARTreeError, OSError, RuntimeError, ValueError) as error:
             hint.update(visible(f"Nothing was written. {error}"))
             return

@@ -46,7 +46,9 @@ APP_BINDINGS: list[Binding] = [
     Binding("ctrl+c", "interrupt", "copy or stop", show=False, priority=True, id="interrupt"),
     Binding("f2", "settings", "settings", id="settings"),
     Binding("f4", "models", "models", show=False, id="models"),
-    Binding("ctrl+r", "again", "ask again; restart a lost worker", show=False, id="again"),
+    Binding(
+        "ctrl+r", "again", "ask again; restart a lost worker; load again", show=False, id="again"
+    ),
     Binding("ctrl+g", "go_on", "go on with an unfinished answer", show=False, id="go-on"),
     Binding("ctrl+n", "new", "new conversation", show=False, id="new"),
     Binding("ctrl+s", "save", "save with trees", show=False, id="save"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Input, OptionList, ProgressBar, Static
 from textual.widgets.option_list import Option
 
@@ -25,14 +25,16 @@ class ModelScreen(Dialog):
     """Choose what to load, and watch it load."""
 
     DEFAULT_CSS = """
-    ModelScreen > .box { width: 88; }
+    ModelScreen > .box { width: 88; height: 100%; max-height: 26; }
+    ModelScreen .choice { height: 1fr; scrollbar-size-vertical: 1; }
     ModelScreen OptionList {
-        height: auto; max-height: 14; margin: 0 0 1 0; border: none; background: transparent;
+        height: 1fr; min-height: 3; margin: 0 0 1 0; border: none; background: transparent;
     }
+    ModelScreen OptionList:focus { border: none; }
     ModelScreen .row { height: 1; }
     ModelScreen .label { width: 10; color: $dim; }
     ModelScreen .row Input { width: 1fr; }
-    ModelScreen #now { color: $dim; height: auto; margin: 1 0 0 0; }
+    ModelScreen #now { color: $dim; height: auto; max-height: 2; }
     ModelScreen ProgressBar { margin: 0; width: 1fr; display: none; }
     ModelScreen Bar { width: 1fr; }
     """
@@ -46,23 +48,25 @@ class ModelScreen(Dialog):
         box = Vertical(classes="box")
         box.border_title = "models"
         with box:
-            yield OptionList(*(Option(_entry(b), id=b.name) for b in registry.bundles()))
-            for name in ("target", "draft", "device", "dtype"):
-                with Horizontal(classes="row"):
-                    yield Static(name, classes="label")
-                    yield Input(
-                        getattr(engine, name),
-                        id=name,
-                        compact=True,
-                        placeholder=_PLACEHOLDERS.get(name, ""),
-                    )
+            with VerticalScroll(classes="choice", can_focus=False):
+                yield OptionList(*(Option(_entry(b), id=b.name) for b in registry.bundles()))
+                for name in ("target", "draft", "device", "dtype"):
+                    with Horizontal(classes="row"):
+                        yield Static(name, classes="label")
+                        yield Input(
+                            getattr(engine, name),
+                            id=name,
+                            compact=True,
+                            placeholder=_PLACEHOLDERS.get(name, ""),
+                        )
+                yield Static(
+                    "A target with other tokens starts another conversation: save this one with "
+                    "ctrl+s first.",
+                    classes="hint",
+                )
             yield Static("", id="now", markup=False)
             yield ProgressBar(show_eta=False)
-            yield Static(
-                "enter loads a bundle, or the models named here. Another model starts another "
-                "conversation; save the present one with ctrl+s first. esc closes.",
-                classes="hint",
-            )
+            yield Static("enter loads a bundle, or what is named; esc closes", classes="hint")
 
     def on_mount(self) -> None:
         """Start at the bundle that is chosen."""

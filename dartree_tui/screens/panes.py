@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from textual import on
 from textual.screen import Screen
+
+from dartree_tui.widgets.tree_view import NodeOpened
 
 Pane = Literal["tree", "timeline", "chat", "node", "stats"]
 PANES: tuple[Pane, ...] = ("tree", "timeline", "chat", "node", "stats")
@@ -56,6 +59,15 @@ class PaneScreen(Screen[None]):
             self.set_class(pane == self._pane, f"-on-{pane}")
         self.set_class(self._whole is not None, "-whole")
         self.arranged()
+
+    @on(NodeOpened)
+    def _node_opened(self) -> None:
+        """Bring the node pane into view, whatever hides it; the tree keeps the focus if it can."""
+        self._hidden.discard("node")
+        self._whole, self._pane = None, "node"
+        self._arrange()
+        if self.has_class("-tiny"):  # one pane at all
+            self.query_one("#node").focus()
 
     def action_toggle_pane(self, pane: Pane) -> None:
         """Show or hide a pane."""

@@ -45,7 +45,7 @@ class SettingsScreen(ModalScreen[None]):
     SettingsScreen .row.-bad Input { color: $error; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f2", "dismiss", "close", id="settings.close"),
+        Binding("escape,f2", "close", "close", id="settings.close"),
         Binding("ctrl+s", "save", "save", priority=True, id="settings.save"),
         Binding("down", "app.focus_next", "next", show=False, id="settings.next"),
         Binding("up", "app.focus_previous", "previous", show=False, id="settings.previous"),
@@ -106,10 +106,13 @@ class SettingsScreen(ModalScreen[None]):
     @on(Input.Submitted)
     @on(Input.Blurred)
     def _typed(self, event: Input.Submitted | Input.Blurred) -> None:
-        name = str(event.input.id)
+        self._take(event.input)
+
+    def _take(self, field: Input) -> None:
+        name = str(field.id)
         hint = next(h for _, f, h in options() if f.name == name)
         try:
-            value = parse_value(event.value.strip(), hint, name.replace("_", " "))
+            value = parse_value(field.value.strip(), hint, name.replace("_", " "))
         except ConfigError as error:
             self._fault(name, str(error))
             return
@@ -139,6 +142,26 @@ class SettingsScreen(ModalScreen[None]):
         line.display = bool(words)
         self.query_one(f"#row-{name}").set_class(bool(words), "-bad")
 
+    def _faulty(self) -> set[str]:
+        return {str(row.id).removeprefix("row-") for row in self.query(".row.-bad")}
+
+    def _take_focused(self) -> None:
+        """A value that is still being typed counts like one that was entered."""
+        if isinstance(self.focused, Input):
+            self._take(self.focused)
+
     def action_save(self) -> None:
-        """Write the settings file."""
-        self.app.save_settings()
+        """Write the settings file, unless a value is faulty."""
+        self._take_focused()
+        if faulty := self._faulty():
+            name = min(faulty).replace("_", " ")
+            self.notify(f"Nothing was saved: {name} is faulty.", severity="error")
+        else:
+            self.app.save_settings()
+
+    def action_close(self) -> None:
+        """Close; a fault that has not been seen yet is shown first."""
+        known = self._faulty()
+        self._take_focused()
+        if self._faulty() <= known:
+            self.dismiss()

@@ -9,7 +9,9 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Offset
 from textual.message import Message
+from textual.selection import Selection
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 from textual.widgets._markdown import MarkdownBlock
@@ -204,12 +206,23 @@ class AnswerView(Vertical):
         if char is not None:
             self.post_message(CharacterChosen(self.turn, char))
 
-    def char_of_selection(self, selected: str) -> int | None:
-        """Where a selected piece of the answer begins in its source, or None."""
+    def char_of_selection(self, selected: str, widget: Widget, selection: Selection) -> int | None:
+        """Where a selected piece of the answer begins in its source; None where it is no part.
+
+        Args:
+            selected: All that is selected.
+            widget: The first widget the selection touches.
+            selection: What of that widget is selected.
+        """
+        if not any(isinstance(w, Markdown | SourceView) for w in widget.ancestors_with_self):
+            return None
+        start = selection.start or Offset(0, 0)
+        for x in (start.x, start.x + 1):  # it may begin with a blank, which is no word
+            found = self._char_at(widget, x, start.y)
+            if found is not None:
+                return found
         words, text = selected.strip(), visible(self.turn.text)
         found = text.find(words) if words else -1
-        if found < 0 and words:  # the rendering dropped marks or joined lines: try the first line
-            found = text.find(words.splitlines()[0].strip())
         return found if found >= 0 else None
 
     def _char_at(self, widget: Widget, x: int, y: int) -> int | None:

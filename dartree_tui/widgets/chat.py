@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.selection import Selection
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -55,18 +56,20 @@ class ChatLog(VerticalScroll, can_focus=True):
         """The widget of a turn, while it is kept."""
         return next((v for v in self._views if v.turn is turn), None)
 
-    def place_of(self, selected: str, widgets: Iterable[Widget]) -> tuple[Turn, int] | None:
+    def place_of(
+        self, selected: str, selections: Mapping[Widget, Selection]
+    ) -> tuple[Turn, int] | None:
         """The turn and the character where selected text begins, if an answer holds it.
 
         Args:
-            widgets: Those the selection touches.
+            selections: What is selected of each widget that the selection touches.
         """
-        touched = list(widgets)
         for view in self._views:
-            inside = view.query("*")
-            char = view.char_of_selection(selected) if any(w in inside for w in touched) else None
-            if char is not None:
-                return view.turn, char
+            for widget in view.query("*"):
+                if widget in selections:
+                    char = view.char_of_selection(selected, widget, selections[widget])
+                    if char is not None:
+                        return view.turn, char
         return None
 
     async def sync(

@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from dartree_tui.history import History
+from dartree_tui.widgets.visible import typeable
 
 
 @dataclass
@@ -29,8 +30,8 @@ class Asked(Message):
 class Prompt(TextArea):
     """A growing input: enter sends, ctrl+j and alt+enter break the line.
 
-    Up on the first line and down on the last walk through history; what was being typed is
-    waiting at its end.
+    Up on the first line on screen and down on the last walk through history; what was being typed
+    is waiting at its end, and edits of what is recalled stay until a question is sent.
     """
 
     DEFAULT_CSS = """
@@ -76,6 +77,10 @@ class Prompt(TextArea):
                     getattr(self, f"action_{binding.action}")()
                     return
 
+    def _on_paste(self, event: events.Paste) -> None:  # type: ignore[override]
+        # Runs before the text area's own handler, which would draw whatever steers the terminal.
+        event.text = typeable(event.text)
+
     def action_send(self) -> None:
         """Post what was typed."""
         text = self.text.strip()
@@ -100,18 +105,18 @@ class Prompt(TextArea):
 
     def action_up(self) -> None:
         """One line up, or one prompt back."""
-        if self.cursor_location[0] > 0:
+        if not self.navigator.is_first_wrapped_line(self.cursor_location):
             self.action_cursor_up()
         elif (text := self.past.back(self.text)) is not None:
             self._replace(text)
 
     def action_down(self) -> None:
         """One line down, or one prompt on."""
-        if self.cursor_location[0] < self.document.line_count - 1:
+        if not self.navigator.is_last_wrapped_line(self.cursor_location):
             self.action_cursor_down()
-        elif (text := self.past.forward()) is not None:
+        elif (text := self.past.forward(self.text)) is not None:
             self._replace(text)
 
     def _replace(self, text: str) -> None:
-        self.text = text
+        self.text = typeable(text)  # a history of an earlier version may hold anything
         self.move_cursor(self.document.end)

@@ -147,7 +147,7 @@ def _baseline(write: _Writer, stats: Stats, unit: str = "AR") -> None:
 
 
 def _tau(write: _Writer, stats: Stats) -> None:
-    now = UNKNOWN if stats.accepted_now is None else str(stats.accepted_now + 1)
+    now = UNKNOWN if stats.emitted_now is None else str(stats.emitted_now)
     write.text.append("τ ", write.palette.dim)
     write.value(now, "now")
     write.value(UNKNOWN if math.isnan(stats.tau) else f"{stats.tau:.2f}", "avg")

@@ -22,7 +22,8 @@ class Stats:
         now, average: Tokens per second over the last few rounds, and over the turn.
         speeds: Tokens per second of recent rounds, oldest first.
         baseline: Tokens per second of plain decoding on the same model and device.
-        accepted_now: Draft tokens accepted in the newest round.
+        accepted_now: Draft tokens the newest round accepted and emitted.
+        emitted_now: The same and its bonus token, where it emitted one.
         tau: Mean acceptance length; counts the bonus token, as papers do.
         histogram: Rounds by number of accepted draft tokens, from 0.
         survival: Per depth from 1, the share of all rounds that accepted so far.
@@ -41,6 +42,7 @@ class Stats:
     speeds: tuple[float, ...] = ()
     baseline: float = math.nan
     accepted_now: int | None = None
+    emitted_now: int | None = None
     tau: float = math.nan
     histogram: tuple[int, ...] = ()
     survival: tuple[float, ...] = ()
@@ -80,6 +82,8 @@ def stats_of(
         baseline: Tokens per second of plain decoding, NaN while not measured.
         method: Method of the turn; `ar` does not speculate.
     """
+    sources = () if last is None else last.provenance
+    accepted = sources.count("draft")
     ms = {} if last is None else {str(stage): value for stage, value in last.ms.items()}
     stats = Stats(
         rounds=summary["num_spec_steps"] + summary["num_plain_steps"],
@@ -87,7 +91,8 @@ def stats_of(
         average=_number(summary["tokens_per_second"]),
         speeds=tuple(speeds),
         baseline=baseline,
-        accepted_now=None if last is None else len(last.accepted) - 1,
+        accepted_now=None if last is None else accepted,
+        emitted_now=None if last is None else accepted + sources.count("bonus"),
         tau=_number(summary["mean_acceptance_length"]),
         histogram=tuple(summary["acceptance_histogram"]),
         survival=tuple(_number(x) for x in summary["acceptance_survival_by_depth"]),
@@ -113,9 +118,11 @@ def _verdict(
         return "off", last.note or "the newest round drafted nothing"
     if math.isnan(stats.speedup) or math.isnan(stats.tau):
         return "on", ""
+    # Both over all rounds, plain ones among them, as the speedup is; the prefill's token is none.
     seconds = sum(summary["stage_ms_mean"].values()) / 1000
     cost = seconds * stats.baseline
-    reason = f"a round takes as long as {cost:.1f} plain tokens and yields {stats.tau:.1f}"
+    yields = (summary["num_emitted_tokens"] - 1) / stats.rounds
+    reason = f"a round takes as long as {cost:.1f} plain tokens and yields {yields:.1f}"
     return ("pays" if stats.speedup >= 1 else "not paying"), reason
 
 

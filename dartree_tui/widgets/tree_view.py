@@ -82,7 +82,7 @@ class TreeView(ScrollView, can_focus=True):
         Binding("end", "move('last')", "last", show=False, id="tree.last"),
         Binding("g", "move('root')", "root", show=False, id="tree.root"),
         Binding("b", "move('bonus')", "bonus token", show=False, id="tree.bonus"),
-        Binding("enter", "open_node", "open", show=False, id="tree.open"),
+        Binding("enter", "open_node", "show the node pane", show=False, id="tree.open"),
     ]
 
     ALLOW_SELECT = False

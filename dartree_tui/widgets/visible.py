@@ -16,6 +16,25 @@ def visible(text: str) -> str:
     return _STEERING.sub(_picture, text)
 
 
+def typeable(text: str) -> str:
+    """`text` as it could have been typed: line breaks and tabs are its only control characters."""
+    return _STEERING.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+_ON_ONE_LINE = str.maketrans("\n\t", "↵⇥")
+_ON_LINES = str.maketrans("↵⇥", "\n\t")
+
+
+def one_line(text: str) -> str:
+    """`text` for a field of one line, with a picture for every control character."""
+    return visible(text).translate(_ON_ONE_LINE)
+
+
+def on_lines(text: str) -> str:
+    """What `one_line` showed, after someone has changed it: line breaks and tabs are meant."""
+    return text.translate(_ON_LINES)
+
+
 def _picture(found: re.Match[str]) -> str:
     char = found[0]
     if char == "\r" and found.string.startswith("\n", found.end()):

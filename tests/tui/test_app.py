@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from textual.events import Key
-from textual.widgets import Markdown, OptionList
+from rich.text import Text
+from textual.events import Key, Paste
+from textual.geometry import Offset
+from textual.selection import Selection
+from textual.widgets import Markdown, OptionList, Static
+from textual.widgets._markdown import MarkdownBlock
 
 from dartree_core.config import DecodeConfig
+from dartree_tui.compare import Comparison
 from dartree_tui.engines.fake import FakeEngine
 from dartree_tui.engines.fake_decoder import ANSWER, FakeDecoder
 from dartree_tui.engines.replay import ReplayEngine
+from dartree_tui.screens.compare import OneLine, table
 from dartree_tui.settings import Settings, load_settings
 from dartree_tui.widgets.answer import AnswerView, SourceView
 from dartree_tui.widgets.chat import ChatLog
 from dartree_tui.widgets.rounds import BONUS
 from dartree_tui.widgets.timeline import Timeline
-from tests.tui.driving import SIZES, ask, fake_trace, running, settle, sleep, slow, until
+from tests.tui.driving import PLAIN, SIZES, ask, fake_trace, running, settle, sleep, slow, until
 from tests.tui.snapshots import Snapshot, screen_text
-from tests.tui.test_client import Fragile
+from tests.tui.test_client import Choosy, Fragile
+from tests.tui.test_recall import Other
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
@@ -109,6 +117,21 @@ async def test_line_breaks_and_history() -> None:
         assert prompt.text == "a\nb\nc"
         await pilot.press("down")
         assert prompt.text == "d"
+
+
+async def test_arrows_go_by_lines_on_screen_before_they_recall() -> None:
+    async with running(size=(80, 24)) as (app, pilot):
+        prompt = app.main.prompt
+        app.history.add("older")
+        app.history.add("a long question " + "word " * 30)
+        await pilot.press("up", "X")
+        edited = prompt.text
+        await pilot.press("up")
+        assert prompt.text == edited
+        await pilot.press("up", "up")
+        assert prompt.text == "older"
+        await pilot.press("down")
+        assert prompt.text == edited
 
 
 async def test_a_failed_question_comes_back_to_the_prompt() -> None:
@@ -238,6 +261,47 @@ async def test_a_click_on_a_rendered_word_finds_its_round() -> None:
         assert main.view.at == store.round_at(store.turns[0], ANSWER.index("drafter") + 2)
 
 
+@pytest.mark.parametrize("shaded", [False, True])
+async def test_the_selection_s_own_round_is_gone_to_not_that_of_its_words(shaded: bool) -> None:
+    answer = "the tree is built, the tree is pruned, the tree is kept"
+    async with running(FakeEngine(FakeDecoder(answer=answer))) as (app, pilot):
+        await ask(pilot, "explain")
+        main, store = app.main, app.client.store
+        await pilot.press("escape", *("p" if shaded else ""))
+        await settle(pilot)
+        place = answer.rindex("tree")
+        widget = main.query_one(SourceView if shaded else MarkdownBlock)
+        line = Selection(Offset(place - 1, 0), Offset(place + 4, 0))  # with its blank
+        main.selections = {widget: line}
+        await pilot.press("r")
+        assert main.view.at == store.round_at(store.turns[0], place)
+        assert main.view.at != store.round_at(store.turns[0], answer.index("tree"))
+
+
+async def test_words_of_a_question_were_written_by_no_round() -> None:
+    async with running() as (app, pilot):
+        await ask(pilot, "target")
+        await pilot.press("escape")
+        app.main.selections = {app.main.query_one(".you"): Selection(None, None)}
+        await pilot.press("r")
+        assert app.main.view.at is None
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_enter_in_the_tree_brings_the_node_into_view(size: tuple[int, int]) -> None:
+    async with running(size=size) as (app, pilot):
+        await ask(pilot, "explain")
+        await pilot.press("escape", "4", "f6")
+        await settle(pilot)
+        app.main.drawing.focus()
+        await pilot.press("g", "l", "enter")
+        await settle(pilot)
+        pane = app.main.query_one("#node")
+        assert pane.size.height > 2
+        assert app.focused in (pane, app.main.drawing)
+        assert (app.focused is pane) == (size == (40, 12))
+
+
 async def test_the_timeline_scrubs() -> None:
     async with running() as (app, pilot):
         await ask(pilot, "explain")
@@ -332,6 +396,23 @@ async def test_copying_takes_the_source(monkeypatch: pytest.MonkeyPatch) -> None
         assert app.client.status == "ready"
 
 
+async def test_copying_takes_all_of_an_answer_that_was_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied: list[str] = []
+    monkeypatch.setattr("dartree_tui.app.copy", lambda _app, text: copied.append(text))
+    async with running(settings=PLAIN.changed("decode", max_new_tokens=85)) as (app, pilot):
+        await ask(pilot, "explain")
+        assert app.client.store.turns[0].text.endswith("return [t for t, c")
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: len(app.client.conversation.messages[-1].turns) == 2)
+        await pilot.press("escape", "y", "Y")
+        assert copied[0] == ANSWER
+        assert copied[1].startswith("def accept(path, choice):")
+        await pilot.press("left_curly_bracket", "y")
+        assert copied[2] == ANSWER
+
+
 async def test_a_lost_worker_is_shown_with_its_log_and_restarted() -> None:
     engine = Fragile(FakeDecoder(0.3))
     async with running(engine, FakeEngine()) as (app, pilot):
@@ -396,6 +477,46 @@ async def test_settings_change_what_runs_and_are_saved(tmp_path: Path) -> None:
     assert load_settings(file, {}).decode.budget == 9
 
 
+async def test_a_value_still_being_typed_counts_when_saving_and_closing(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    async with running(settings_file=path) as (app, pilot):
+        await pilot.press("f2")
+        await settle(pilot)
+        app.screen.query_one("#width").focus()
+        await pilot.pause()
+        await pilot.press("7", "ctrl+s")
+        assert load_settings(path, {}).decode.width == 7
+        await pilot.press("home", "shift+end", "x", "ctrl+s")
+        assert load_settings(path, {}).decode.width == 7
+        assert "width" in str(app.screen.query_one("#fault-width", Static).render())
+        await pilot.press("home", "shift+end", "9", "escape")
+        assert len(app.screen_stack) == 1
+        assert app.client.settings.decode.width == 9
+
+
+async def test_a_value_changed_back_after_saving_is_saved_too(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    async with running(settings_file=path) as (app, _):
+        for width in (7, 12):
+            app.client.change(width=width)
+            app.save_settings()
+            assert load_settings(path, {}).decode.width == width
+
+
+async def test_a_faulty_value_is_named_before_escape_drops_it() -> None:
+    async with running() as (app, pilot):
+        await pilot.press("f2")
+        await settle(pilot)
+        app.screen.query_one("#width").focus()
+        await pilot.pause()
+        await pilot.press("x", "escape")
+        assert len(app.screen_stack) == 2
+        assert app.screen.query_one("#fault-width").display
+        await pilot.press("escape")
+        assert len(app.screen_stack) == 1
+        assert app.client.settings.decode.width == 12
+
+
 async def test_keys_can_be_remapped() -> None:
     from dataclasses import replace
 
@@ -424,15 +545,28 @@ async def test_themes_change_at_once() -> None:
 
 @pytest.mark.parametrize("key", ["left_square_bracket", "space"])
 async def test_loading_a_model_while_browsing_or_playing_begins_anew(key: str) -> None:
-    async with running() as (app, pilot):
+    engine = FakeEngine()
+    async with running(engine) as (app, pilot):
         await ask(pilot, "explain")
         await pilot.press("escape", key)
         await settle(pilot)
         assert app.main.view.at is not None
+        engine.decoder = Other()
         await pilot.press("f4", "enter")
         await until(pilot, lambda: app.client.status == "ready")
         assert not app.client.store.marks
         assert app.main.view.following
+
+
+async def test_what_did_not_load_is_loaded_again_by_a_key() -> None:
+    async with running(Choosy()) as (app, pilot):
+        await ask(pilot, "explain")
+        assert app.client.load(bundle="typo")
+        await until(pilot, lambda: app.client.status == "off")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.client.status == "ready")
+        assert len(app.client.conversation.messages) == 2
+        assert app.client.store.marks
 
 
 async def test_a_selected_node_stays_though_the_next_round_has_begun() -> None:
@@ -500,6 +634,60 @@ async def test_comparing_shows_both_and_the_difference(snapshot: Snapshot) -> No
         snapshot(app, "compare_120x40")
         await pilot.press("escape")
         assert len(app.screen_stack) == 1
+
+
+async def test_comparing_is_not_slowed_by_its_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[bool] = []
+
+    def counted(comparison: Comparison, *rest: Any) -> tuple[Text, int]:
+        tables.append(comparison.over)
+        return table(comparison, *rest)
+
+    monkeypatch.setattr("dartree_tui.screens.compare.table", counted)
+    async with running(slow(0.005)) as (app, pilot):
+        await pilot.press("escape", "c")
+        await pilot.press("h", "i", "enter")
+        paced: list[bool] = []
+        due = app.pace.due
+        monkeypatch.setattr(app.pace, "due", lambda limited: paced.append(limited) or due(limited))
+        while app.client.status == "comparing":
+            await app.settle()
+            await app._tick()
+        await settle(pilot)
+        assert any(paced)
+        assert tables == [True]
+        assert "first " in screen_text(app)
+
+
+async def test_a_prompt_of_many_lines_is_compared_as_it_was_asked() -> None:
+    async with running() as (app, pilot):
+        text = "one\n\ttwo \x1b[31m"
+        assert app.client.ask(text)
+        await until(pilot, lambda: app.client.status == "ready")
+        await pilot.press("escape", "c")
+        await settle(pilot)
+        field = app.screen.query_one(OneLine)
+        assert field.value == "one↵⇥two ␛[31m"
+        assert field.text == text
+        await pilot.press("enter")
+        await until(pilot, lambda: app.client.comparison is not None)
+        assert app.client.comparison is not None
+        assert app.client.comparison.prompt == text
+        await pilot.press("end", "x")
+        assert field.text == "one\n\ttwo ␛[31mx"
+
+
+async def test_what_is_pasted_steers_no_terminal() -> None:
+    pasted = "red \x1b[31m\x07 \x9b2J\r\nline\ttwo\rthree"
+    async with running() as (app, pilot):
+        app.post_message(Paste(pasted))
+        await pilot.pause()
+        assert app.main.prompt.text == "red [31m 2J\nline\ttwo\nthree"
+        await pilot.press("escape", "c")
+        field = app.screen.query_one(OneLine)
+        app.post_message(Paste(pasted))
+        await pilot.pause()
+        assert field.value == "red [31m 2J↵line⇥two↵three"
 
 
 async def test_saving_and_opening_from_the_keyboard() -> None:

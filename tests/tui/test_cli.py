@@ -102,6 +102,7 @@ WRONG = [
     (["--replay", "TRACE", "--screenshot", "/no/such/folder/x.svg"], 1, "cannot be written"),
     (["--settings", "missing.toml"], 2, "--print-settings"),
     (["--serve", "--replay", "-"], 2, "--serve"),
+    (["--worker", "ssh 'gpu1"], 2, "Close its quotes"),
     (["--no-such-option"], 2, "--no-such-option"),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from dartree_core.config import DecodeConfig
 from dartree_core.errors import CapacityError, ConfigError
-from dartree_core.events import Event, RoundDone
+from dartree_core.events import Event, LoadProgress, RoundDone
 from dartree_core.trace import TraceReader
 from dartree_core.worker_protocol import Generate, Load, Set
 from dartree_tui.client import Client
@@ -289,14 +289,75 @@ def test_a_loss_while_loading_keeps_the_waiting_question() -> None:
     made.close()
 
 
+class Choosy(FakeEngine):
+    """A fake engine that has another model, too, and none of any other name."""
+
+    def _load(
+        self, request: Load, progress: Callable[[LoadProgress], None]
+    ) -> tuple[FakeDecoder, dict[str, Any]]:
+        if request.bundle not in ("demo", "other"):
+            raise CapacityError(f"There is no {request.bundle}.", "Check the name.")
+        decoder, facts = super()._load(request, progress)
+        if request.bundle == "other":
+            facts = {**facts, "target": {"name": "other-1B"}}
+        return decoder, facts
+
+
 def test_another_model_starts_another_conversation() -> None:
-    engine = FakeEngine()
+    engine = Choosy()
     made = client(engine)
     answered(made, "explain")
     assert made.load(bundle="other")
-    assert not made.store.turns
     wait(made, lambda: made.status == "ready")
+    assert not made.store.turns
     assert [r.bundle for r in engine.requests if isinstance(r, Load)] == ["demo", "other"]
+    made.close()
+
+
+def test_a_failed_load_changes_nothing() -> None:
+    made = client(Choosy())
+    answered(made, "explain")
+    talk, store = made.conversation, made.store
+    assert made.load(bundle="typo")
+    wait(made, lambda: made.status == "off")
+    assert made.conversation is talk
+    assert len(talk.messages) == 2
+    assert made.store is store
+    assert made.settings.engine.bundle == "demo"
+    assert "ctrl+r loads demo" in made.notices[-1].text
+    assert made.load()
+    wait(made, lambda: made.status == "ready")
+    assert made.store is store
+    made.close()
+
+
+def test_the_same_target_goes_on_with_the_conversation() -> None:
+    made = client()
+    answered(made, "explain")
+    assert made.load(device="cpu")
+    assert made.settings.engine.device == "cpu"
+    wait(made, lambda: made.status == "ready")
+    answered(made, "and more")
+    assert [t.text for t in made.store.turns] == [ANSWER, ANSWER]
+    assert len(made.conversation.messages) == 4
+    made.close()
+
+
+def test_a_worker_that_cannot_be_restarted_takes_no_conversation_away() -> None:
+    engine = Fragile()
+    made = client(engine, FakeEngine(fail_load="The device is out of memory."))
+    answered(made, "explain")
+    engine.die()
+    wait(made, lambda: made.status == "lost")
+    made.restart()
+    wait(made, lambda: made.status == "off")
+    assert len(made.conversation.messages) == 2
+    assert isinstance(made.engine, FakeEngine)
+    made.engine._fail_load = ""
+    assert made.load(bundle="demo", target="")
+    wait(made, lambda: made.status == "ready")
+    answered(made, "and more")
+    assert len(made.store.turns) == 2
     made.close()
 
 

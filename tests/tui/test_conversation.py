@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 
 from dartree_core.errors import TraceError
+from dartree_tui.client import Client
 from dartree_tui.clipboard import code_blocks
 from dartree_tui.conversation import Conversation, Message, reopen, saved
+from dartree_tui.engines.replay import ReplayEngine
+from dartree_tui.settings import Settings
 from dartree_tui.spool import Spool
+from tests.tui.driving import PLAIN, wait
+from tests.tui.test_client import answered, client
 
 
 def talk() -> Conversation:
@@ -79,6 +84,30 @@ def test_earlier_versions_kept_an_answer_s_last_turn(
     data = {"format": 1, "created": "", "title": "", "system": "", "messages": [message]}
     (tmp_path / "conversation.json").write_text(json.dumps(data))
     assert reopen(tmp_path).messages == [Message("assistant", "Hi.", turns)]
+
+
+def test_a_replay_is_exported_and_saved_as_it_was_said(tmp_path: Path) -> None:
+    settings = PLAIN.changed("decode", max_new_tokens=20)
+    made = client(settings=settings, record=tmp_path / "run.jsonl")
+    answered(made, "explain")
+    assert made.go_on()
+    wait(made, lambda: made.status == "ready")
+    answered(made, "and more")
+    messages = made.conversation.messages
+    made.close()
+    assert messages[1].turns == (0, 1)
+
+    again = Client(lambda: ReplayEngine(tmp_path / "run.jsonl"), Settings())
+    again.start()
+    wait(again, lambda: again.complete)
+    assert [t.continues for t in again.store.turns] == [None, 0, None]
+    text = again.said().to_markdown()
+    assert text.startswith("# explain\n")
+    assert messages[1].content.strip() in text
+    folder = again.save()
+    again.close()
+    assert folder is not None
+    assert reopen(folder).messages == messages
 
 
 def test_a_question_is_taken_back() -> None:

@@ -266,13 +266,6 @@ def test_a_spool_is_a_trace_whatever_part_of_a_stream_it_holds(tmp_path: Path) -
     assert (tmp_path / "b.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_temporary_spool_leaves_nothing_behind() -> None:
-    spool = Spool()
-    assert spool.path.exists()
-    spool.close()
-    assert not spool.path.exists()
-
-
 def _staged_lines(tmp_path: Path) -> list[bytes]:
     path = fake_trace(tmp_path / "told.jsonl", stages=True)
     return path.read_bytes().splitlines(keepends=True)

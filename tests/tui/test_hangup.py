@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,34 @@ def test_the_app_ends_with_a_terminal_that_controls_nothing(tmp_path: Path) -> N
     finally:
         app.kill()
         app.wait()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_app_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
+    import pty
+
+    trace = fake_trace(tmp_path / "run.jsonl")
+    master, slave = pty.openpty()
+    app = subprocess.Popen(
+        [sys.executable, "-m", "dartree_tui", "--replay", str(trace)],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    seen = b""
+    try:
+        while b"REPLAY" not in seen:
+            seen += os.read(master, 1 << 16)
+        app.send_signal(number)
+        with suppress(OSError):  # that is how the other end closes
+            while more := os.read(master, 1 << 16):
+                seen += more
+        assert app.wait(60) == 128 + number
+        assert b"\x1b[?1049l" in seen
+    finally:
+        app.kill()
+        app.wait()
+        os.close(master)

@@ -12,9 +12,23 @@ def test_walking_back_and_forth_keeps_the_draft() -> None:
     assert past.back("my draft") == "two"
     assert past.back("two") == "one"
     assert past.back("one") is None
-    assert past.forward() == "two"
-    assert past.forward() == "my draft"
-    assert past.forward() is None
+    assert past.forward("one") == "two"
+    assert past.forward("two") == "my draft"
+    assert past.forward("my draft") is None
+
+
+def test_edits_of_what_is_recalled_stay_until_something_is_sent() -> None:
+    past = History()
+    past.add("one")
+    past.add("two")
+    assert past.back("draft") == "two"
+    assert past.back("two, edited") == "one"
+    assert past.forward("one, edited") == "two, edited"
+    assert past.back("two, edited again") == "one, edited"
+    past.add("one, edited")
+    assert past.back("") == "one, edited"
+    assert past.back("one, edited") == "two"
+    assert past.back("two") == "one"
 
 
 def test_the_file_survives_restarts_and_is_private(tmp_path: Path) -> None:

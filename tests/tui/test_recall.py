@@ -194,6 +194,27 @@ def test_a_question_that_waits_does_not_take_foreign_trees_away() -> None:
     again.close()
 
 
+def test_trees_that_meet_their_own_target_are_gone_on_with() -> None:
+    made = client(settings=PLAIN.changed("decode", max_new_tokens=20))
+    answered(made, "explain")
+    made.save()
+    first = trees(made)
+    made.close()
+    engine = FakeEngine(Other())
+    again = client(engine, settings=PLAIN)
+    answered(again, "hello")
+    reopened(again)
+    assert again._foreign is not None
+    engine.decoder = FakeDecoder()
+    assert again.load(bundle="demo")
+    wait(again, lambda: again.status == "ready")
+    assert trees(again) == first
+    assert again.go_on()
+    wait(again, lambda: again.status == "ready")
+    assert again.conversation.messages[1].content == ANSWER
+    again.close()
+
+
 def test_comparing_beside_foreign_trees_uses_the_words_of_the_loaded_target() -> None:
     made = client(settings=PLAIN)
     answered(made, "explain")

@@ -16,6 +16,7 @@ from dartree_tui.settings import (
     load_settings,
     options,
     parse_value,
+    save_changes,
     save_settings,
     settings_path,
     to_toml,
@@ -166,3 +167,25 @@ def test_sampling_is_left_to_the_model_until_someone_chooses() -> None:
     chosen = Settings().changed("decode", temperature=0.0).decode.to_config(asked)
     assert chosen.sampling.greedy
     assert chosen.sampling.top_k == 20
+
+
+def test_only_what_was_changed_in_the_app_is_saved(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    text = "[ui]\ntheme = 'nord'\n[decode]\nwidth = 4\n[keys]\npause = 'f12'\n"
+    given = read(tmp_path, text, DARTREE_TUI_MAX_NEW_TOKENS="16")
+    given = given.changed("engine", worker="ssh gpu1 dartree worker", load_at_start=False)
+    now = given.changed("decode", budget=9).changed("ui", theme="dartree-light")
+    save_changes(given, now, path)
+    found = load_settings(path, {})
+    assert (found.decode.budget, found.decode.width, found.ui.theme) == (9, 4, "dartree-light")
+    assert found.decode.max_new_tokens == Settings().decode.max_new_tokens
+    assert found.engine == Settings().engine
+    assert found.keys == {"pause": "f12"}
+
+
+def test_a_linked_file_stays_linked(tmp_path: Path) -> None:
+    real, link = tmp_path / "dotfiles" / "tui.toml", tmp_path / "tui.toml"
+    link.symlink_to(real)
+    write_atomically(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"

@@ -11,6 +11,8 @@ from dartree_core.config import DecodeConfig
 from dartree_core.events import PrefillDone, TurnStarted
 from dartree_core.pieces import TokenText
 from dartree_tui.compare import Comparison, Side
+from dartree_tui.engines import Lost
+from dartree_tui.screens.lost import LostScreen
 from dartree_tui.vocab import Vocab
 from tests.tui.driving import SIZES, ask, running, settle, until
 from tests.tui.samples import make_round
@@ -70,3 +72,33 @@ async def test_finding_at_forty_columns() -> None:
         for field in (app.screen.query_one(Input), *app.screen.query(Select)):
             assert field.region.width > 20
             assert app.screen.region.contains_region(field.region)
+
+
+TAIL = tuple(f"{i} a long line of a traceback, {'and more of it, ' * 8}" for i in range(11))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_a_lost_worker_s_cause_and_keys_are_in_sight(size: tuple[int, int]) -> None:
+    async with running(size=size) as (app, pilot):
+        lost = Lost("The worker ended unexpectedly, by SIGKILL.", (*TAIL, "out of memory"))
+        app.push_screen(LostScreen(lost, "/x/worker.log", True))
+        await settle(pilot)
+        text = screen_text(app)
+        for piece in ("SIGKILL", "out of memory", "ctrl+r only", "esc closes"):
+            assert piece in text
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_what_is_loaded_and_its_fields_are_in_sight(size: tuple[int, int]) -> None:
+    async with running(size=size) as (app, pilot):
+        await pilot.press("f4")
+        await settle(pilot)
+        text = screen_text(app)
+        assert "loaded: fake-135M" in text
+        assert "esc closes" in text
+        assert size[1] == 12 or "ctrl+s" in text
+        for name in ("target", "draft", "device", "dtype"):
+            await pilot.press("tab")
+            await settle(pilot)
+            assert app.focused is app.screen.query_one(f"#{name}")
+            assert name in screen_text(app)

@@ -67,6 +67,25 @@ def test_whether_speculation_pays_and_why(rounds, options, verdict, reason):
     assert bool(reason) == bool(stats.reason)
 
 
+def test_the_reason_agrees_with_the_speedup_where_plain_rounds_are_mixed_in():
+    slow = {"draft": 40.0, "verify": 60.0}
+    spec = [replace(r, ms=slow) for r in ROUNDS[1:3] * 2]  # 6 tokens in 400 ms
+    plain = [replace(plain_round(), ms={"verify": 20.0}) for _ in range(16)]  # 16 in 320 ms
+    stats = gather([*plain, *spec], baseline=40.0)
+    assert stats.speculation == "not paying"
+    assert stats.speedup == pytest.approx(22 / 0.72 / 40, rel=1e-3)
+    assert "as long as 1.4 plain tokens and yields 1.1" in stats.reason
+    assert stats.tau == 1.5
+
+
+def test_what_the_end_of_an_answer_cut_off_was_not_accepted():
+    done = replace(make_round(), tokens=(11, 14), provenance=("draft", "draft"), bonus=None)
+    stats = gather([done])
+    assert (stats.accepted_now, stats.emitted_now) == (2, 2)
+    full = gather([make_round()])
+    assert (full.accepted_now, full.emitted_now) == (4, 5)
+
+
 @pytest.mark.parametrize("size", [(60, 16), (60, 8), (34, 20), (34, 9)], ids=str)
 async def test_layouts(size, snapshot):
     app = Stage(StatsPanel())

@@ -281,3 +281,18 @@ def test_a_wheel_carries_the_themes_to_where_they_are_looked_for() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert included == {shipped_theme_dir().name: "dartree_tui/themes"}
     assert shipped_theme_dir() == root / "themes"
+
+
+async def test_the_app_runs_where_nothing_can_be_watched(monkeypatch):
+    async def nothing(*_, **__):
+        raise OSError("OS file watch limit reached.")
+        yield
+
+    monkeypatch.setattr("watchfiles.awatch", nothing)
+    async with running() as (app, _pilot):
+        told = []
+        monkeypatch.setattr(app, "warn", told.append)
+        await app.watch_themes().wait()
+        assert app.is_running
+        assert len(told) == 1
+        assert "watch limit" in told[0]

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from dartree_core.config import DecodeConfig
 from dartree_core.events import RoundDone
 from dartree_tui.engines.fake_decoder import FakeDecoder
+from dartree_tui.engines.replay import ReplayEngine
 from dartree_tui.frames import frame, frame_count
 from dartree_tui.partial import PartialRound
 from dartree_tui.store import Store
 from dartree_tui.viewpoint import Viewpoint
+from tests.tui.driving import fake_trace, running, settle
 
 
 def a_store(turns: int = 1, stages: bool = False) -> Store:
@@ -157,3 +161,24 @@ def test_playing_takes_each_rounds_time_and_stops_at_the_end() -> None:
     assert not view.playing
     view.play(store)
     assert view.at == 0
+
+
+async def test_a_replay_whose_file_changes_stays_on_what_it_has(tmp_path: Path) -> None:
+    path = fake_trace(tmp_path / "run.jsonl")
+    async with running(ReplayEngine(path)) as (app, pilot):
+        store, view = app.client.store, app.main.view
+        await pilot.press("left_square_bracket")
+        await settle(pilot)
+        shown, told = view.at, len(app._notifications)
+        for other in set(store._recent) - {shown}:
+            del store._recent[other]
+        path.write_bytes(b"{}\n" * 2000)
+        await pilot.press("left_curly_bracket")
+        await settle(pilot)
+        await pilot.press("left_square_bracket", "n", "space")
+        await settle(pilot)
+        assert view.at == shown
+        assert not view.playing
+        assert app.main.drawing.shown is not None
+        assert len(app._notifications) == told + 1
+        assert app.is_running
