@@ -43,13 +43,18 @@ class Cancelled(Exception):  # noqa: N818
 
 
 class Laps:
-    """Host milliseconds per stage; time between an event and the next pull is nobody's."""
+    """Host milliseconds per stage; time between an event and the next pull is nobody's.
+
+    Args:
+        owed: Milliseconds that the round before took once its figures were made; they count here.
+    """
 
     clock: Callable[[], float] = staticmethod(time.perf_counter)
     """Seconds; a benchmark may count CPU time instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, owed: float = 0.0) -> None:
         self.ms: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self.ms["commit"] = owed
         self._since = self.clock()
 
     def resume(self) -> None:
@@ -61,6 +66,10 @@ class Laps:
         now = self.clock()
         self.ms[stage] += (now - self._since) * 1e3
         self._since = now
+
+    def since(self) -> float:
+        """Milliseconds since the last lap."""
+        return (self.clock() - self._since) * 1e3
 
     def rounded(self) -> dict[Stage, float]:
         """Milliseconds with the 4 decimals a trace keeps, so that live equals replay."""
@@ -108,6 +117,7 @@ class Round:
         self.expected: float | None = None
         self.allowed = 0
         self._telling = False
+        self._owed = 0.0
         self._policy = policy
         self._coupling = coupling
         self._grafter = grafter
@@ -143,7 +153,8 @@ class Round:
         self._pass_through()
         self.tree = self.session.take_retuned() or self.tree
         self._telling = self.config.stages and self.session.watched()
-        laps = Laps()
+        laps = Laps(self._owed)
+        self._owed = 0.0
         start = self.session.cache.length
         root = torch.tensor(self.answer.token_ids[-1:])
 
@@ -183,14 +194,15 @@ class Round:
         self.session.crop(start + max(1, len(emitted)))
         logits = out.logits if self.config.detail == "full" else None
         note = "" if tree.num_nodes else outlook.note
-        done = self._describe(tree, plan, verdict, emitted, start, logits, laps, note)
         if self.coupled and tree.num_nodes:
             self._coupling.learn([*root.tolist(), *verdict.tokens, verdict.bonus])
         if self.grafting:
             self._grafter.learn(self.session.lookup, emitted)
+        done = self._describe(tree, plan, verdict, emitted, start, logits, laps, note)
         if policy is not None:
             own = None if tree.confidence is None else tree.estimates.tolist()
             policy.learn(done, drafted=tree.num_nodes > 0, estimates=own)
+            self._owed = laps.since()
         self.round += 1
         return done
 
