@@ -73,7 +73,8 @@ def compare(
     token = _at(turns[turn].token_ids, index)
     expected = _at(plain[turn].token_ids, index)
     margin, real = None, None
-    if token is not None:
+    # Where one just ends before the other there is no second token to weigh.
+    if token is not None and expected is not None:
         import torch
 
         from dartree_core.engine.rescore import rescore

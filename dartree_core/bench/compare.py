@@ -12,7 +12,10 @@ from dartree_core.bench.stats import ratio
 from dartree_core.errors import ConfigError
 
 COMPARED = ("mean_acceptance_length", "speedup", "tokens_per_second", "identical")
-_SETUP = ("target", "drafter", "device", "dtype", "threads", "versions", "machine")
+_SETUP = (
+    *("target", "drafter", "device", "dtype", "activation_dtype", "threads", "versions"),
+    *("machine", "settings", "datasets"),
+)
 _MOVES = ("available", "max_positions")
 """Facts that change between two looks at the same machine, or say nothing about speed."""
 
@@ -49,8 +52,8 @@ def compare_reports(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str,
 
     Returns:
         `rows`: for every measurement in both, each figure as `{"old", "new", "ratio"}`;
-        `only_old`, `only_new`: measurements in one only; `setup`: what about machine, models and
-        versions is not the same.
+        `only_old`, `only_new`: measurements in one only; `setup`: what about machine, models,
+        versions, settings and data sets is not the same.
     """
     before = {_key(row): row for row in old["rows"]}
     after = {_key(row): row for row in new["rows"]}
@@ -66,8 +69,14 @@ def compare_reports(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str,
         ],
         "only_old": [" · ".join(map(str, key)) for key in before if key not in after],
         "only_new": [" · ".join(map(str, key)) for key in after if key not in before],
-        "setup": list(_setup(old["environment"], new["environment"])),
+        "setup": list(_setup(_circumstances(old, new), _circumstances(new, old))),
     }
+
+
+def _circumstances(report: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    shared = other.get("datasets", {})
+    datasets = {k: v for k, v in report.get("datasets", {}).items() if k in shared}
+    return {**report["environment"], "settings": report.get("settings"), "datasets": datasets}
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:

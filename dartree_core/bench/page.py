@@ -206,8 +206,9 @@ def _budget_charts(means: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 sorted(
                     (float(budgets.index(m["budget"])), m[key]) for m in group if m[key] is not None
                 ),
+                style,
             )
-            for name, group in series.items()
+            for style, (name, group) in enumerate(series.items())
         ]
         chart = line_chart(
             lines, x_label="budget B", y_label=label, x_names=names, baseline=baseline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -210,12 +211,21 @@ class Plan:
                 for temperature in self.temperatures if i < len(rows) else ():
                     yield name, rows[i], temperature
 
+    def numbered(self) -> Iterator[tuple[int, tuple[str, Row, float]]]:
+        """The units, each with its number among those of its data set and temperature: from one
+        of these to the next another variant goes first, whatever is measured in between."""
+        seen: Counter[tuple[str, float]] = Counter()
+        for unit in self.units():
+            kind = unit[0], unit[2]
+            yield seen[kind], unit
+            seen[kind] += 1
+
     @property
     def size(self) -> int:
         """Number of units."""
         return sum(map(len, self.datasets.values())) * len(self.temperatures)
 
     def rotated(self, index: int) -> list[Variant]:
-        """The variants in the order of the index-th unit: who is first changes every time."""
+        """The variants in the order of the index-th prompt: who is first changes every time."""
         at = index % len(self.variants)
         return [*self.variants[at:], *self.variants[:at]]

@@ -89,7 +89,7 @@ class Bench:
         Returns:
             All cases, earlier ones included.
         """
-        wanted = list(enumerate(self.plan.units()))
+        wanted = list(self.plan.numbered())
         known = {case.key for case in self.journal.cases}
         to_do = [(i, u) for i, u in wanted if (u[0], u[1].id, u[2]) not in known]
         began = time.perf_counter()
@@ -127,11 +127,14 @@ class Bench:
         )
         first = replace(row, turns=row.turns[:1])
         usable = False
+        # Sampling has first uses of its own.
+        kinds = {temperature > 0: temperature for temperature in self.plan.temperatures}
         for variant in self.plan.variants:
             self.stop.check()
-            config = variant.config(short, self.plan.temperatures[0])
             try:
-                converse(self.asker, self.speakers[variant.key], first, config)
+                for temperature in kinds.values():
+                    config = variant.config(short, temperature)
+                    converse(self.asker, self.speakers[variant.key], first, config)
                 usable = True
             except Stopped:
                 raise

@@ -22,7 +22,12 @@ _UNDERSTOOD = {
 
 
 def refuse_unsupported(
-    model: Any, generation: Any, model_kwargs: Mapping[str, Any], *, synced_gpus: bool
+    model: Any,
+    generation: Any,
+    model_kwargs: Mapping[str, Any],
+    *,
+    synced_gpus: bool,
+    assistant: Any = None,
 ) -> None:
     """Check everything but processors, criteria and rows.
 
@@ -44,7 +49,7 @@ def refuse_unsupported(
             "differ.",
             "Gather the weights on each device, or leave custom_generate out.",
         )
-    mode = str(getattr(generation.get_generation_mode(), "value", ""))
+    mode = str(getattr(generation.get_generation_mode(assistant), "value", ""))
     if mode not in _MODES:
         raise ConfigError(
             f"custom_generate decodes greedily or samples; these settings ask for {mode}.",
@@ -75,6 +80,15 @@ def refuse_unsupported(
                 "its own cache.",
                 "Give the whole prompt and no cache.",
             )
+
+
+def in_step(model: Any) -> bool:
+    """True where every process has to run the same passes: `generate` finds out like this."""
+    from transformers.generation import utils as hf
+
+    there = torch.distributed.is_available() and torch.distributed.is_initialized()
+    several = there and torch.distributed.get_world_size() > 1
+    return several and bool(hf.is_deepspeed_zero3_enabled() or hf.is_fsdp_managed_module(model))
 
 
 def read_sampling(

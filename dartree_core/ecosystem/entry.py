@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dartree_core.config import PRESETS, DecodeConfig, Method, TreeConfig
-from dartree_core.ecosystem.contract import read_sampling, refuse_unsupported
+from dartree_core.ecosystem.contract import in_step, read_sampling, refuse_unsupported
 from dartree_core.ecosystem.decoders import decoder_for
 from dartree_core.ecosystem.rows import join_rows, read_rows
 from dartree_core.ecosystem.stopping import Ends, Stopping
@@ -77,7 +77,13 @@ def custom_generate(
         CapacityError: A prompt fills the model's context.
     """
     streamer = streamer or _callers("streamer")
-    refuse_unsupported(model, generation_config, model_kwargs, synced_gpus=synced_gpus)
+    refuse_unsupported(
+        model,
+        generation_config,
+        model_kwargs,
+        synced_gpus=synced_gpus or bool(_callers("synced_gpus")) or in_step(model),
+        assistant=_callers("assistant_model"),
+    )
     rows = read_rows(input_ids, model_kwargs)
     if streamer is not None and len(rows) > 1:
         raise ConfigError(
@@ -125,15 +131,16 @@ def generate(model: Any, inputs: Tensor | None = None, **options: Any) -> Any:
     from transformers import GenerationMixin, StopStringCriteria
 
     options.pop("custom_generate", None)
-    options = {name: value for name, value in options.items() if value is not None}
-    stop_strings = options.pop("stop_strings", None)
+    given = options.get("generation_config") or getattr(model, "generation_config", None)
+    stop_strings = options.pop("stop_strings", getattr(given, "stop_strings", None))
     if stop_strings is not None:
         if options.get("tokenizer") is None:
             raise ConfigError("stop_strings were given without a tokenizer.", "Pass tokenizer=.")
         criterion = StopStringCriteria(
             stop_strings=stop_strings, tokenizer=options.pop("tokenizer")
         )
-        options["stopping_criteria"] = [*options.get("stopping_criteria", ()), criterion]
+        options["stopping_criteria"] = [*(options.get("stopping_criteria") or ()), criterion]
+        options["stop_strings"] = None  # transformers would ask for the tokenizer again
     options.pop("tokenizer", None)
     # Not `model.generate`: a repository's own generate.py replaces that method, and would recurse.
     return GenerationMixin.generate(model, inputs, custom_generate=custom_generate, **options)

@@ -13,13 +13,28 @@ from dartree_core.engine.costs import identity
 from dartree_core.models.kernels import KERNELS
 from dartree_core.models.lean import LeanTarget
 from dartree_core.models.memory import Memory
+from dartree_core.models.room import free_bytes
 from dartree_core.models.target import Target
 
-_BYTES = 64 * 2**20
-"""Copied at a time: more than caches hold."""
-_SIZE, _ROWS = 2048, 256
-"""A product large enough that arithmetic, not memory, is what takes the time."""
 _REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Work that is large enough for its kind of device.
+
+    Attributes:
+        copied: Bytes copied at a time: more than caches hold.
+        size, rows: Of a product in which arithmetic, not memory or launching, takes the time.
+    """
+
+    copied: int
+    size: int
+    rows: int
+
+
+_CPU = Load(64 * 2**20, 2048, 256)
+_ACCELERATOR = Load(2**30, 8192, 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +57,7 @@ def ceilings_of(target: Target, memory: Memory) -> Ceilings:
     A busy machine shows less than it can do, never more, so every measurement is kept that is
     better than those before.
     """
-    key = f"ceilings | {identity(target)}"
+    key = f"limits | {identity(target)}"
     found = measure(target)
     known = memory.recall(key)
     if isinstance(known, dict):
@@ -58,19 +73,23 @@ def ceilings_of(target: Target, memory: Memory) -> Ceilings:
 
 
 @torch.inference_mode()
-def measure(target: Target, size: int = _SIZE, copied: int = _BYTES) -> Ceilings:
-    """Time a copy of `copied` bytes and a product of `size` by `size` weights."""
+def measure(target: Target, load: Load | None = None) -> Ceilings:
+    """Time a copy and a product on the target's device; `load` None takes what fits its kind."""
     device = target.device
+    load = load or (_CPU if device.type == "cpu" else _ACCELERATOR)
+    free = free_bytes(device)
+    copied = load.copied if free is None else max(2**20, min(load.copied, free // 8))
+    size, rows = load.size, load.rows
     source = torch.ones(copied, dtype=torch.uint8, device=device)
     goal = torch.empty_like(source)
     seconds = _fastest(lambda: goal.copy_(source), device)
     weight = torch.randn(size, size, device=device).to(target.weight_dtype)
-    x = torch.randn(_ROWS, size, device=device).to(target.dtype)
+    x = torch.randn(rows, size, device=device).to(target.dtype)
     kernel = target.kernel if isinstance(target, LeanTarget) else None
     run = KERNELS[kernel](weight, None) if kernel else lambda rows: F.linear(rows, weight)
     return Ceilings(
         copy_bytes_s=2 * copied / seconds,
-        flops_s=2 * _ROWS * size * size / _fastest(lambda: run(x), device),
+        flops_s=2 * rows * size * size / _fastest(lambda: run(x), device),
     )
 
 

@@ -58,6 +58,12 @@ def test_an_answer_that_just_ends_has_no_margin(decoder: Decoder) -> None:
     found = compare(decoder.target, prompts, [short], plain, config)
     assert found is not None
     assert (found["index"], found["token"], found["margin"], found["real"]) == (4, None, None, None)
+    found = compare(decoder.target, prompts, plain, [short], config)
+    assert found is not None
+    assert (found["index"], found["expected"], found["margin"], found["real"]) == (
+        *(4, None, None),
+        None,
+    )
 
 
 def test_a_token_that_plain_decoding_would_choose_today_is_within_rounding(

@@ -128,5 +128,21 @@ def test_every_variant_is_first_in_its_turn() -> None:
     assert all(sorted(o, key=str) == sorted(plan.variants, key=str) for o in orders)
 
 
+@pytest.mark.parametrize("temperatures", [[0.0], [0.0, 1.0]])
+@pytest.mark.parametrize("sets", [1, 2, 3])
+def test_every_variant_is_first_as_often_in_every_cell(
+    temperatures: list[float], sets: int
+) -> None:
+    """Whoever goes first may gain or lose by it, so this must not depend on the method."""
+    data = {str(s): [Row(str(i), ("x",)) for i in range(6)] for s in range(sets)}
+    plan = Plan(variants(["ddtree", "dartree"], {}), data, temperatures, DecodeConfig())
+    first = Counter(
+        (name, temperature, plan.rotated(index)[0].key)
+        for index, (name, _, temperature) in plan.numbered()
+    )
+    assert len(first) == 3 * sets * len(temperatures)
+    assert set(first.values()) == {2}
+
+
 def test_every_axis_changes_some_method() -> None:
     assert set(AXES) == {name for v in variants(METHODS, {}) for name in v.uses}

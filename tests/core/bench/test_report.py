@@ -259,12 +259,17 @@ def test_comparisons_say_what_moved_and_what_else_changed(tmp_path: Path) -> Non
         "versions": {"torch": "3"},
         "machine": {"processor": "P", "cpus": 2, "available": 9},
     }
+    new["settings"] = old["settings"] | {"max_new_tokens": old["settings"]["max_new_tokens"] + 1}
+    new["datasets"]["a"] = old["datasets"]["a"] | {"rows": 7}
     path = tmp_path / "old.json"
     path.write_text(json.dumps(old))
     found = compare_reports(new, read_report(path))
     ours = next(r for r in found["rows"] if r["key"].startswith("dartree"))
     assert ours["speedup"] == {"old": 2.0, "new": 3.0, "ratio": 1.5}
-    assert found["setup"] == ["versions.torch: 2 then, 3 now"]
+    assert [line.partition(":")[0] for line in found["setup"]] == [
+        *("versions.torch", "settings.max_new_tokens", "datasets.a.rows")
+    ]
+    assert found["setup"][0] == "versions.torch: 2 then, 3 now"
     assert all("gone" in key for key in found["only_old"])
     assert all("new" in key for key in found["only_new"])
     console = Console(width=100, file=io.StringIO())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from pathlib import Path
@@ -181,6 +182,52 @@ def test_stop_strings_as_criterion_and_as_setting() -> None:
 
 
 SAMPLED = {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.02}
+
+
+def test_what_is_switched_off_stays_off_whatever_the_models_configuration_says(
+    folder: Path,
+) -> None:
+    model = model_of("llama")
+    ids = torch.tensor([tiny.PROMPT])
+    options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+    plain = model.generate(ids, **options)[0, len(tiny.PROMPT) :].tolist()
+    own = copy.copy(model.generation_config)
+    own.eos_token_id = plain[3]
+    for changes in ({"eos_token_id": None}, {}):
+        asked = {**options, "generation_config": own, **changes}
+        expected = model.generate(ids, **asked)
+        found = generate(model, ids, drafter=str(folder), **asked)
+        assert found.tolist() == expected.tolist()
+        assert found.shape[1] == len(tiny.PROMPT) + (NEW if changes else plain.index(plain[3]) + 1)
+
+
+def test_stop_strings_of_a_configuration(folder: Path) -> None:
+    speller = tiny.tokenizer()
+    model = tiny._trained_target("target_tied").model
+    own = copy.copy(model.generation_config)
+    text = speller.decode(ask(model)[0, len(tiny.PROMPT) :])
+    own.stop_strings = [
+        next(text[i : i + 2] for i in range(4, len(text) - 6) if text[i : i + 2].isprintable())
+    ]
+    ids = torch.tensor([tiny.PROMPT])
+    options = {"generation_config": own, "max_new_tokens": NEW, "pad_token_id": 0}
+    expected = model.generate(ids, tokenizer=speller, **options)
+    drafter = str(tiny.CHECKPOINTS / tiny.TRAINED["tied"][1])
+    found = generate(model, ids, drafter=drafter, tokenizer=speller, **options)
+    assert found.tolist() == expected.tolist()
+    assert found.shape[1] < len(tiny.PROMPT) + NEW
+
+
+@pytest.mark.parametrize(
+    ("option", "says"), [("synced_gpus", "synced_gpus"), ("assistant_model", "assisted")]
+)
+def test_what_generate_keeps_from_callables_is_still_refused(
+    option: str, says: str, folder: Path
+) -> None:
+    model = model_of("llama")
+    value = True if option == "synced_gpus" else model
+    with pytest.raises(ConfigError, match=says):
+        ask(model, custom_generate=custom_generate, drafter=str(folder), **{option: value})
 
 
 def test_sampling_follows_the_seed_whatever_drafts(folder: Path) -> None:

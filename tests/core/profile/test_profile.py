@@ -187,7 +187,7 @@ def test_ceilings_are_measured_and_only_ever_rise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tiny.target("llama")
-    small = ceilings.measure(target, size=64, copied=2**16)
+    small = ceilings.measure(target, ceilings.Load(copied=2**16, size=64, rows=8))
     assert small.copy_bytes_s > 0
     assert small.flops_s > 0
     memory = Memory(tmp_path / "measured.json")
