@@ -96,7 +96,8 @@ def corpus(
     shards = "1 shard" if done.of == 1 else f"{done.of} shards"
     typer.echo(f"{out}: {shards}; {done.answers:,} answers and {done.tokens:,} tokens made now.")
     if done.skipped:
-        typer.echo(f"Left out: {done.skipped} prompts over {max_prompt_tokens} tokens.")
+        longest = min(max_prompt_tokens, models.target.max_positions - 1)
+        typer.echo(f"Left out: {done.skipped} prompts over {longest} tokens.")
 
 
 @app.command()

@@ -81,10 +81,10 @@ def evaluate(
     if save is not None and not save.parent.is_dir():
         raise ConfigError(f"The folder {save.parent} does not exist.", "Create it first.")
     choice = opt.ModelChoice(bundle, target, draft, device, dtype, trust_remote_code)
-    accuracy = None
+    accuracy, left_out = None, ""
     found: list[Row] = []
     if answers is not None:
-        accuracy, forced = _forced(choice, answers, wanted, depth_bonus)
+        accuracy, forced, left_out = _forced(choice, answers, wanted, depth_bonus)
         found += forced
     if rows:
         decoder = choice.load()
@@ -107,6 +107,8 @@ def evaluate(
         print_json(report)
     else:
         _print_tables(found, accuracy)
+    if left_out:
+        typer.echo(left_out, err=True)
     if save is not None:
         save.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
@@ -124,23 +126,29 @@ def _print_tables(found: Sequence[Row], accuracy: Accuracy | None) -> None:
 
 def _forced(
     choice: opt.ModelChoice, answers: Corpus, wanted: Sequence[Variant], depth_bonus: float
-) -> tuple[Accuracy, list[Row]]:
-    from dartree_core.draft import load_drafter
+) -> tuple[Accuracy | None, list[Row], str]:
+    """Accuracy, acceptance along the answers, and why there is no accuracy, or ""."""
+    from dartree_core.draft import Drafter, read_checkpoint
     from dartree_core.train import evaluate as ev
 
     models = TrainModels.load(choice)
     if models.draft is None:
         raise _no_drafter()
-    drafter = load_drafter(models.draft, models.target)
+    checkpoint = read_checkpoint(models.draft)
+    drafter = Drafter(checkpoint, models.target)
+    part = ev.foreign_part(checkpoint, drafter)
     with progress_bars() as bars:
         bars("held-out answers", 0, 0, "steps")
-        return ev.held_out(
+        accuracy, rows = ev.held_out(
             drafter,
             answers,
             wanted,
             depth_bonus,
             lambda what, done, of: bars(what, done, of, "steps"),
+            per_slot=not part,
         )
+    left_out = f"Accuracy per slot is left out: this drafter has {part}." if part else ""
+    return accuracy, rows, left_out
 
 
 def _no_drafter() -> ConfigError:

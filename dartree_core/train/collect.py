@@ -34,7 +34,7 @@ class CollectSettings:
     Attributes:
         temperatures: One is drawn for every prompt; repeat a value to make it likelier.
         max_new_tokens: Longest answer.
-        max_prompt_tokens: Longer prompts are left out.
+        max_prompt_tokens: Longer prompts are left out, and those that fill the target's context.
         batch: Prompts answered together.
         shard: Prompts a file holds.
         seed: Of order, temperatures and sampling.
@@ -168,7 +168,8 @@ def _answered(
         for chat in chats:
             chat.messages.append({"role": "user", "content": chat.prompt.turns[turn]})
             chat.ids = encode_prompt(chat.messages, tokenizer, thinking=settings.thinking).ids
-        fitting = [chat for chat in chats if len(chat.ids) <= settings.max_prompt_tokens]
+        longest = min(settings.max_prompt_tokens, target.max_positions - 1)
+        fitting = [chat for chat in chats if len(chat.ids) <= longest]
         done.skipped += len(chats) - len(fitting)
         # Prompts of like length pad each other little.
         chats = sorted(fitting, key=lambda chat: len(chat.ids))

@@ -45,7 +45,7 @@ def drafter_config(shape: ShapeRecipe, target: Target, mask_token_id: int) -> di
         "architectures": [ARCHITECTURE],
         "model_type": "qwen3",
         "hidden_size": target.hidden_size,
-        "intermediate_size": text.intermediate_size,
+        "intermediate_size": _mlp_width(text),
         "num_hidden_layers": shape.num_layers,
         "num_attention_heads": heads,
         "num_key_value_heads": getattr(text, "num_key_value_heads", None) or heads,
@@ -103,17 +103,19 @@ def pick_mask_token(corpus: Corpus, target: Target, special: list[int]) -> int:
     Special tokens are tried first, in order of id, then rows from the end of the table.
 
     Raises:
-        ConfigError: Every token occurs in the corpus.
+        ConfigError: Every token occurs in the corpus, or has an embedding of zeros.
     """
-    used: npt.NDArray[np.bool_] = np.zeros(target.embedding.weight.shape[0], dtype=bool)
+    table = target.embedding.weight
+    used: npt.NDArray[np.bool_] = np.zeros(table.shape[0], dtype=bool)
     for sample in corpus.samples:
         used[sample.tokens] = True
     used[list(end_tokens(target))] = True
     for token in (*sorted(special), *range(len(used) - 1, -1, -1)):
-        if token < len(used) and not used[token]:
+        # Rows that only pad the table may be zeros, which say nothing to any layer.
+        if token < len(used) and not used[token] and bool(table[token].any()):
             return int(token)
     raise ConfigError(
-        "The corpus uses every token of the vocabulary, so none can stand for a mask.",
+        "The corpus uses every token that has an embedding, so none can stand for a mask.",
         "Set drafter.mask_token_id to a token that chats never hold.",
     )
 
@@ -129,6 +131,12 @@ def _target_layers(shape: ShapeRecipe, count: int) -> tuple[int, ...]:
             "Name existing layers, or leave it empty for spread ones.",
         )
     return shape.target_layers
+
+
+def _mlp_width(text: Any) -> int:
+    """GPT-2 and its like have another name for it, and a default."""
+    named: int | None = getattr(text, "intermediate_size", None) or getattr(text, "n_inner", None)
+    return named or 4 * int(text.hidden_size)
 
 
 def _rope(text: Any) -> dict[str, Any]:

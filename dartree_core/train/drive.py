@@ -23,6 +23,8 @@ def drive(run: Run, recipe: Recipe, out: Path) -> bool:
     """
     trainer = run.trainer
     display = TrainingDisplay(Console(stderr=True), recipe.run.steps, quiet=not trainer.world.leads)
+    for note in run.notes:
+        display.note(note)
     if run.resumed:
         display.note(f"Going on with the run in {out} at step {trainer.counters.step}.")
     with display, _stopped_by_signals(trainer.stop):

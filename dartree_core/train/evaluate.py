@@ -6,21 +6,25 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from dartree_core.config import CHAINS, DecodeConfig, Method, SamplingConfig, TreeConfig
+from dartree_core.draft.checkpoint import DraftCheckpoint
 from dartree_core.draft.drafter import Drafter
+from dartree_core.draft.tables import output_table, own_embedding
 from dartree_core.engine import Decoder
-from dartree_core.events import RoundDone
+from dartree_core.events import TurnFinished
 from dartree_core.metrics import RunningMetrics
 from dartree_core.train.corpus import Corpus
 from dartree_core.train.features import FeatureSource
 from dartree_core.train.forced import forced_acceptance
+from dartree_core.train.match import refuse_foreign_ids
 from dartree_core.train.measure import Accuracy, measure
 from dartree_core.train.model import Scales, Tables, TrainableDrafter
 from dartree_core.train.prompts import PromptRow
+from dartree_core.train.recipe import HeadChoice
 
 _CACHE = 4_000_000_000
 """Bytes of hidden states kept while several methods are measured on the same answers."""
@@ -99,13 +103,46 @@ class Row:
     length: float
 
 
+def foreign_part(checkpoint: DraftCheckpoint, drafter: Drafter) -> str:
+    """What a drafter has that those trained here do not have, or "".
+
+    With such a part, accuracy per slot would be that of another model: `TrainableDrafter` lacks it.
+
+    Args:
+        checkpoint: As read from disk.
+        drafter: The same, on its target.
+    """
+    spec = checkpoint.spec
+    found = {
+        f"a {spec.head} head": spec.head not in get_args(HeadChoice),
+        "a head with biases": any("bias" in name for name in checkpoint.head.state_dict()),
+        "layers that look only backwards": any(spec.causal),
+        "convolutions": spec.conv_taps > 0,
+        "token tables of its own": _own_tables(checkpoint, drafter),
+        "scaled embeddings": spec.embedding_scale is not None,
+        "scaled or bounded logits": spec.output_multiplier != 1.0 or spec.softcap is not None,
+    }
+    return next((part for part, there in found.items() if there), "")
+
+
+def _own_tables(checkpoint: DraftCheckpoint, drafter: Drafter) -> bool:
+    """True when it has tables that are no copies of the target's."""
+    target = drafter.target
+    borrowed = drafter.vocabulary.select(target.output_weight)
+    output = output_table(checkpoint.output, borrowed)
+    embedding = own_embedding(checkpoint.embedding, target.embedding.weight)
+    return embedding is not None or output.data_ptr() != borrowed.data_ptr()
+
+
 def held_out(
     drafter: Drafter,
     corpus: Corpus,
     wanted: Sequence[Variant],
     depth_bonus: float,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> tuple[Accuracy, list[Row]]:
+    *,
+    per_slot: bool = True,
+) -> tuple[Accuracy | None, list[Row]]:
     """Accuracy per slot, and acceptance along the known answers without target passes.
 
     Args:
@@ -114,14 +151,19 @@ def held_out(
         wanted: Methods to walk them with.
         depth_bonus: Of the trees.
         progress: Hears what is measured.
+        per_slot: False leaves the accuracy out; see `foreign_part`.
+
+    Raises:
+        CorpusError: The corpus is of a target with another vocabulary.
     """
+    refuse_foreign_ids(corpus, drafter.target, "The held-out corpus")
     target = drafter.target
     with tempfile.TemporaryDirectory(prefix="dartree-") as folder:
         source = FeatureSource(
             target, corpus, drafter.taps, target.dtype, cache=Path(folder), limit=_CACHE
         )
         progress("accuracy", 0, len(wanted) + 1)
-        accuracy = _accuracy(drafter, source)
+        accuracy = _accuracy(drafter, source) if per_slot else None
         groups: dict[tuple[str, float], list[int]] = {}
         for i, sample in enumerate(corpus.samples):
             key = (f"{sample.source or 'held-out'} (known)", round(sample.temperature, 4))
@@ -185,8 +227,8 @@ def _converse(decoder: Decoder, row: PromptRow, config: DecodeConfig, sums: Runn
         text = ""
         for event in decoder.stream(history, config, session=session, thinking=False):
             sums.update(event)
-            if isinstance(event, RoundDone):
-                text += event.text_delta
+            if isinstance(event, TurnFinished):
+                text = event.text
         history.append({"role": "assistant", "content": text})
 
 

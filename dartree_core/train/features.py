@@ -7,6 +7,7 @@ file laid out by position, so a killed run keeps what it had and several process
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ class FeatureSource:
         self.taps = tuple(taps)
         self.dtype = dtype
         self._store = _Store.open(self, cache, limit) if cache is not None and limit > 0 else None
+        self._writes = True
         self._quick: LeanTarget | None = None
 
     def hasten(self, quick: LeanTarget) -> None:
@@ -92,8 +94,22 @@ class FeatureSource:
             anyone(True, self.target.device)
         found = self.compute(self.corpus.samples[index])
         if self._store is not None and holds:
-            self._store.write(index, found)
+            self._keep(self._store, index, found)
         return found
+
+    def _keep(self, store: _Store, index: int, found: Features) -> None:
+        """Write to the cache, until that fails once."""
+        if not self._writes:
+            return
+        try:
+            store.write(index, found)
+        except OSError as error:
+            self._writes = False
+            warnings.warn(
+                f"Hidden states cannot be kept on disk any more ({error}); those that are missing "
+                "are computed at every visit.",
+                stacklevel=2,
+            )
 
     def stand_by(self) -> None:
         """Instead of asking for a sample: help others whose passes take all processes."""
@@ -163,15 +179,19 @@ def describe_target(target: Target) -> str:
 
 
 class _Store:
-    """States of the first samples that fit, in two memory-mapped files and a list of flags."""
+    """States of the first samples that fit, in two files and a list of flags.
+
+    They are read through memory maps but not written so: on a full disk that would end the process.
+    """
 
     def __init__(self, folder: Path, starts: list[int], widths: tuple[int, int]) -> None:
         self._starts = starts
         rows = starts[-1]
         folder.mkdir(parents=True, exist_ok=True)
-        self._context = _mapped(folder / "context.f16", (rows, widths[0]), np.float16)
-        self._final = _mapped(folder / "final.f16", (rows, widths[1]), np.float16)
-        self._done = _mapped(folder / "done.u8", (len(starts) - 1,), np.uint8)
+        self._files = [folder / name for name in ("context.f16", "final.f16", "done.u8")]
+        self._context = _mapped(self._files[0], (rows, widths[0]), np.float16)
+        self._final = _mapped(self._files[1], (rows, widths[1]), np.float16)
+        self._done = _mapped(self._files[2], (len(starts) - 1,), np.uint8)
 
     @classmethod
     def open(cls, source: FeatureSource, cache: Path, limit: int) -> _Store:
@@ -199,11 +219,16 @@ class _Store:
         )
 
     def write(self, index: int, features: Features) -> None:
-        rows = slice(self._starts[index], self._starts[index + 1])
-        self._context[rows] = features.context.cpu().numpy()
-        self._final[rows] = features.final.cpu().numpy()
+        """Keep a sample's states.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        row = self._starts[index]
+        _write(self._files[0], row, features.context.cpu().numpy())
+        _write(self._files[1], row, features.final.cpu().numpy())
         # The flag comes last: a process killed in between leaves the sample to be computed again.
-        self._done[index] = 1
+        _write(self._files[2], index, np.ones(1, dtype=np.uint8))
 
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: type) -> npt.NDArray[Any]:
@@ -211,4 +236,11 @@ def _mapped(path: Path, shape: tuple[int, ...], dtype: type) -> npt.NDArray[Any]
     if not path.exists() or path.stat().st_size != size:
         with path.open("a+b") as file:
             file.truncate(max(1, size))
-    return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
+    return np.memmap(path, dtype=dtype, mode="r", shape=shape)
+
+
+def _write(path: Path, row: int, values: npt.NDArray[Any]) -> None:
+    """Write rows of a file of such rows, from number `row` on."""
+    with path.open("r+b") as file:
+        file.seek(row * values[0].nbytes)
+        file.write(values.tobytes())

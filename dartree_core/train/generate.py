@@ -94,7 +94,7 @@ def generate_batch(
         target: The model; on the lean path several times faster on a CPU.
         prompts: Token ids.
         temperatures: One a prompt; 0 is greedy.
-        max_new_tokens: Longest answer.
+        max_new_tokens: Longest answer; it also ends with the target's context.
         end_tokens: End an answer, and belong to it.
         generator: Draws the sampled tokens, on the CPU.
 
@@ -104,6 +104,7 @@ def generate_batch(
     rows = _rows(target, prompts, max_new_tokens)
     heat = torch.tensor(temperatures, dtype=torch.float32, device=target.device)
     answers: list[list[int]] = [[] for _ in prompts]
+    most = [min(max_new_tokens, target.max_positions - len(prompt)) for prompt in prompts]
     index = list(range(len(prompts)))
     logits = rows.begin()
     while True:
@@ -112,7 +113,7 @@ def generate_batch(
         for row, token in enumerate(chosen.tolist()):
             answer = answers[index[row]]
             answer.append(token)
-            if token not in end_tokens and len(answer) < max_new_tokens:
+            if token not in end_tokens and len(answer) < most[index[row]]:
                 going.append(row)
         if not going:
             return answers

@@ -87,7 +87,11 @@ def probe_features(source: FeatureSource) -> Tensor:
 def input_scales(features: Tensor, target: Target) -> Scales:
     """Scales that bring features `[n, taps * H]` and embeddings to unit size."""
     deviation = features.std(dim=0) if len(features) > 1 else torch.ones_like(features[0])
-    return Scales(deviation.clamp_min(1e-6), float(target.embedding.weight.detach().float().std()))
+    # Embedded, not read from the table: some targets scale its rows.
+    every = torch.arange(target.embedding.weight.shape[0], device=target.device)
+    with torch.no_grad():
+        size = float(target.embed(every).float().std())
+    return Scales(deviation.clamp_min(1e-6), size)
 
 
 def initialise(

@@ -13,11 +13,15 @@ from dartree_core.draft.heads import CorrectionHead, DominoHead, make_head
 from dartree_core.draft.spec import DraftSpec
 from dartree_core.draft.vocabulary import DraftVocabulary
 from dartree_core.models.target import Target
+from dartree_core.parallel.tables import whole
 from dartree_core.train.blocks import GROUP, Blocks
+from dartree_core.train.logits import logit_factor, softcap
 
 
 class Tables:
     """The target's tables as a drafter uses them; nothing here is trained.
+
+    All processes of a target held in parts make theirs at the same time.
 
     Args:
         target: Owner of the embedding and output tables.
@@ -32,7 +36,11 @@ class Tables:
         self.rows = torch.full((target.vocab_size,), -1, device=target.device)
         ids = torch.arange(vocabulary.size, device=target.device)
         self.rows[vocabulary.to_target(ids)] = ids
-        self._softcap: float | None = getattr(target.config, "final_logit_softcapping", None)
+        self._bias: Tensor | None = None
+        if getattr(target.output, "bias", None) is not None:
+            self._bias = vocabulary.select(whole(target.output.bias)).detach().float()
+        self._factor = logit_factor(target)
+        self._softcap = softcap(target)
 
     @torch.no_grad()
     def embed(self, tokens: Tensor) -> Tensor:
@@ -47,6 +55,10 @@ class Tables:
     def teacher(self, final: Tensor) -> Tensor:
         """The target's probabilities `[n, Vd]` from its final hidden states `[n, H]`."""
         logits = self.logits(final)
+        if self._bias is not None:
+            logits = logits + self._bias
+        if self._factor != 1.0:
+            logits = logits * self._factor
         if self._softcap is not None:
             logits = self._softcap * torch.tanh(logits / self._softcap)
         return torch.softmax(logits, dim=-1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dartree_core.draft.dflash import DraftAttention, DraftLayer
 from dartree_core.models.target import Target
@@ -42,7 +42,7 @@ def init_from_target(model: TrainableDrafter, target: Target, probe: Tensor) -> 
     eye = torch.eye(hidden, device=probe.device)
     backbone.fc.weight.mul_(0.5)
     backbone.fc.weight[:, -hidden:] += _LAST_TAP * eye
-    _copy(backbone.norm, getattr(target.model.get_decoder(), "norm", None))  # type: ignore[operator]
+    _copy_norm(backbone.norm, getattr(target.model.get_decoder(), "norm", None))  # type: ignore[operator]
     last = probe[:, -hidden:]
     to_unit = model.feature_scale[-hidden:] / last.pow(2).mean().sqrt()
     constant = _constant_direction(backbone.encode_context(probe / model.feature_scale))
@@ -65,19 +65,55 @@ def _copy_layer(layer: DraftLayer, source: Any, to_unit: Tensor) -> None:
     for name in ("gate_proj", "up_proj", "down_proj"):
         _copy(getattr(layer.mlp, name), getattr(mlp, name, None))
     _copy(layer.self_attn.o_proj, getattr(attention, "o_proj", None))
-    _copy(layer.post_attention_layernorm, getattr(source, "post_attention_layernorm", None))
-    value, norm = getattr(attention, "v_proj", None), getattr(source, "input_layernorm", None)
+    # Where the MLP's input norm has a name of its own, the other one is of attention's output.
+    before_mlp = getattr(source, "pre_feedforward_layernorm", None)
+    before_mlp = before_mlp or getattr(source, "post_attention_layernorm", None)
+    _copy_norm(layer.post_attention_layernorm, before_mlp)
+    value = getattr(attention, "v_proj", None)
+    norm = _gain(getattr(source, "input_layernorm", None))
     if _copy(layer.self_attn.v_proj, value) and norm is not None:
-        layer.self_attn.v_proj.weight *= (whole(norm.weight).float() * to_unit)[None]
+        layer.self_attn.v_proj.weight *= (norm * to_unit)[None]
 
 
 def _copy(to: Any, source: Any) -> bool:
-    weight = getattr(source, "weight", None)
-    weight = None if weight is None else whole(weight)
+    weight = _numbers(source)
     if weight is None or weight.shape != to.weight.shape:
         return False
-    to.weight.copy_(weight.float())
+    to.weight.copy_(weight)
     return True
+
+
+def _numbers(source: Any) -> Tensor | None:
+    """A module's weight, float32; None where it has none, or keeps codes in its place."""
+    weight: Any = getattr(source, "weight", None)
+    weight = None if weight is None else whole(weight)
+    if type(weight) not in (Tensor, nn.Parameter) or not weight.is_floating_point():
+        return None
+    # What has one byte for a number has its scale elsewhere.
+    return weight.detach().float() if weight.element_size() > 1 else None
+
+
+def _copy_norm(to: Any, source: Any) -> None:
+    gain = _gain(source)
+    if gain is not None and gain.shape == to.weight.shape:
+        to.weight.copy_(gain)
+
+
+def _gain(norm: Any) -> Tensor | None:
+    """`[H]`, what a norm multiplies rows of unit size by: its weight, or one more than that."""
+    weight = _numbers(norm)
+    if weight is None:
+        return None
+    row = torch.ones_like(weight)
+    row[1::2] = -1  # no mean either, for norms that take it out
+    kept = norm._parameters
+    # Whole and in full precision, and no hooks: a norm may be held in parts.
+    norm._parameters = {n: p if p is None else whole(p).float() for n, p in kept.items()}
+    try:
+        gain: Tensor = (norm.forward(row) - norm.forward(-row)) * row / 2
+    finally:
+        norm._parameters = kept
+    return weight if torch.allclose(gain, weight, rtol=1e-3, atol=1e-3) else gain
 
 
 def _constant_direction(context: Tensor) -> Tensor:
@@ -102,7 +138,8 @@ def _look_back(
     pattern[: max(1, round(_FAST * half))] = 1.0
     zeros = torch.zeros_like(pattern)
     query = F.rms_norm(mask, mask.shape)
-    query = query / query.pow(2).sum()
+    # A mask whose embedding is zero pulls nowhere.
+    query = query / query.pow(2).sum().clamp_min(1e-3)
     key_rows = torch.cat((pattern, zeros))
     keys = attention.k_proj.weight.view(-1, 2 * half, len(constant))
     keys += _RECENCY * key_rows[None, :, None] * constant

@@ -26,9 +26,10 @@ from dartree_core.train.design import draft_vocabulary, drafter_config, pick_mas
 from dartree_core.train.export import replace_text, write_drafter
 from dartree_core.train.features import FeatureSource, describe_target
 from dartree_core.train.initialise import Start, initialise, input_scales, probe_features
+from dartree_core.train.match import foreign_note, refuse_foreign_ids
 from dartree_core.train.measure import Accuracy
 from dartree_core.train.model import Tables, TrainableDrafter
-from dartree_core.train.parallel import anyone
+from dartree_core.train.parallel import agreed, anyone
 from dartree_core.train.precision import resolve_precision
 from dartree_core.train.quick import in_halves
 from dartree_core.train.recipe import Recipe
@@ -72,11 +73,13 @@ class Run:
         trainer: The loop.
         curve: Its learning curve.
         resumed: True when an earlier state was found.
+        notes: What the user should know about the corpora, one sentence each.
     """
 
     trainer: Trainer
     curve: CurveLog
     resumed: bool
+    notes: tuple[str, ...] = ()
 
     def measure_if_missed(self) -> Accuracy | None:
         """Measure where a run stood when it was killed, if that was during its measurement."""
@@ -155,14 +158,16 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
 
     Raises:
         ConfigError: The directory holds a run with other shapes, data or target, or something
-            that is no run.
-        CorpusError: The corpus holds no usable answer.
+            that is no run; or the processes would not train the same.
+        CorpusError: The corpus holds no usable answer, or is of a target with other tokens.
         CheckpointError: A drafter to start from, or a state, is unusable.
     """
     target = inputs.target
     state_file, curve_file, recipe_file = work_files(inputs.out)
-    corpus = _usable(inputs.corpus, recipe, "The corpus")
-    held_out = _usable(inputs.held_out, recipe, "The held-out corpus") if inputs.held_out else None
+    corpus = _usable(inputs.corpus, recipe, target, "The corpus")
+    held_out = None
+    if inputs.held_out:
+        held_out = _usable(inputs.held_out, recipe, target, "The held-out corpus")
     config, vocab_ids = _design(recipe, inputs, corpus)
     spec = DraftSpec.from_config(config)
     identity = {
@@ -173,6 +178,13 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
         "seed": str(recipe.run.seed),
     }
     resumed = state_file.exists()
+    done = read_counters(state_file).step if resumed else 0
+    if not agreed(world, json.dumps([done, recipe.to_dict(), identity]), target.device):
+        raise ConfigError(
+            f"The processes of this run differ: in settings, in data, or in what {inputs.out} "
+            "holds for them.",
+            "Start all of them with the same command, and an --out that all machines share.",
+        )
     if resumed:
         _same_run(identity, read_identity(state_file), inputs.out)
     elif world.leads:
@@ -188,9 +200,9 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
         target.vocab_size,
     )
     measured_on = _features(recipe, inputs, held_out, spec) if held_out else None
-    _hasten(target, source, measured_on)
     dtype = resolve_precision(recipe.run.precision, target.device)
-    done = read_counters(state_file).step if resumed else 0
+    tables = Tables(target, vocabulary, dtype)
+    _hasten(target, source, measured_on)
     recorder = _Recorder(
         inputs.out,
         recipe,
@@ -203,7 +215,7 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
     trainer = Trainer(
         recipe,
         model,
-        Tables(target, vocabulary, dtype),
+        tables,
         source,
         state_file=state_file,
         world=world,
@@ -216,7 +228,12 @@ def open_run(recipe: Recipe, inputs: Inputs, world: World) -> Run:
     if world.leads:
         recipe_file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(recipe_file, recipe.to_toml())
-    return Run(trainer, recorder.curve, resumed)
+    notes = [
+        foreign_note(answers, identity["target"], what)
+        for answers, what in ((corpus, "The corpus"), (held_out, "The held-out corpus"))
+        if answers is not None
+    ]
+    return Run(trainer, recorder.curve, resumed, tuple(note for note in notes if note))
 
 
 def _features(recipe: Recipe, inputs: Inputs, corpus: Corpus, spec: DraftSpec) -> FeatureSource:
@@ -245,7 +262,8 @@ def _digest(ids: Tensor | None) -> str:
     return "all" if ids is None else hashlib.sha256(ids.numpy().tobytes()).hexdigest()
 
 
-def _usable(corpus: Corpus, recipe: Recipe, what: str) -> Corpus:
+def _usable(corpus: Corpus, recipe: Recipe, target: Target, what: str) -> Corpus:
+    refuse_foreign_ids(corpus, target, what)
     usable = corpus.cut(recipe.data.max_length).usable()
     if not len(usable):
         raise CorpusError(

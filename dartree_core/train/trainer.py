@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dartree_core.errors import ConfigError
 from dartree_core.parallel.world import World
 from dartree_core.train.blocks import draw_anchors, make_blocks
 from dartree_core.train.features import FeatureSource
@@ -116,8 +117,15 @@ class Trainer:
         self._stopping = True
 
     def steps(self) -> Iterator[StepReport]:
-        """Train to the recipe's last step, or until `stop`; saves as the recipe says."""
+        """Train to the recipe's last step, or until `stop`; saves as the recipe says.
+
+        Raises:
+            ConfigError: Training has diverged; the last saved state stays.
+        """
         self._saved_at = time.monotonic()
+        if self.counters.step >= self.recipe.run.steps:
+            # A kill may have come between the last state and the drafter made of it.
+            self._write_drafter()
         while self.counters.step < self.recipe.run.steps:
             report, stopping = self._step()
             # Recorded before it is saved: a kill in between repeats the step, and its entry.
@@ -141,8 +149,12 @@ class Trainer:
                 self.counters,
                 self._identity,
             )
-            self.with_average(lambda: self._export(self.counters))
+        self._write_drafter()
         self._saved_at = time.monotonic()
+
+    def _write_drafter(self) -> None:
+        if self.world.leads:
+            self.with_average(lambda: self._export(self.counters))
 
     def with_average(self, action: Callable[[], Any]) -> Any:
         """Run `action` with the weights that would be exported."""
@@ -159,9 +171,12 @@ class Trainer:
         held_out = self._held_out
         if held_out is None:
             return None
-        count = min(len(held_out.corpus), self.recipe.run.eval_sequences)
+        size = len(held_out.corpus)
+        count = min(size, self.recipe.run.eval_sequences)
+        # Spread, for the first of a corpus may be all of one kind, or all short.
+        picks = [i * size // count for i in range(count)]
         accuracy: Accuracy = self.with_average(
-            lambda: measure(self.model, self.tables, held_out, range(count), self.dtype)
+            lambda: measure(self.model, self.tables, held_out, picks, self.dtype)
         )
         return accuracy
 
@@ -186,6 +201,11 @@ class Trainer:
         stopping = torch.tensor([float(self._stopping)])
         summed = sum_gradients(world, self._parameters, torch.cat((total, stopping)))
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, recipe.optimiser.clip)
+        if not norm.isfinite():
+            raise ConfigError(
+                f"Training has diverged: the gradient of step {counters.step + 1} is not finite.",
+                "Run it again with a smaller optimiser.lr: it goes on from the last saved state.",
+            )
         self._optimiser.step()
         numbers = summed.tolist()
         counters.step += 1

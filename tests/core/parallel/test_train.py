@@ -29,6 +29,7 @@ from pathlib import Path
 
 import torch
 
+from dartree_core.errors import ConfigError
 from dartree_core.models import load_target
 from dartree_core.parallel.frozen import load_frozen
 from dartree_core.train.corpus import read_corpus
@@ -55,12 +56,23 @@ def train(name, target, most, cache=None):
         found.append(report.loss)
         if len(found) == most:
             break
+    # Only one process saves; the next run is to find the same in both.
+    torch.distributed.barrier()
     return found
+
+
+def refused():
+    # The other's folder holds a run, ours may hold none.
+    try:
+        train("broken" if world.leads else "elsewhere", whole, 99)
+    except ConfigError as error:
+        return error.message
 
 
 losses = {
     "unbroken": train("unbroken", whole, 99),
     "broken": train("broken", whole, 2) + train("broken", whole, 99),
+    "apart": refused(),
     "parts": train("parts", parts, 99, folder / "cache"),
     "parts from the cache": train("again", parts, 99, folder / "cache"),
 }
@@ -92,6 +104,8 @@ def test_two_processes_train_as_one_and_resume_exactly(
     found = json.loads(out)
     assert found["unbroken"] == pytest.approx(alone, rel=1e-4)
     assert found["broken"] == found["unbroken"]
+    assert "processes of this run differ" in found["apart"]
+    assert not (tmp_path / "elsewhere").exists()
     for name in ("parts", "parts from the cache"):
         assert found[name] == pytest.approx(alone, rel=1e-3), name
     first, second = (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def test_eval_prints_a_table_and_json(tmp_path: Path, shard: Path) -> None:
         json.loads(run(*words, "--format", "json"))["held_out_accuracy"]
         == (figures["held_out_accuracy"])
     )
+
+
+def test_eval_says_why_another_kind_has_no_accuracy(tmp_path: Path, shard: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(DRAFT, other)
+    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    (other / "config.json").write_text(json.dumps(config | {"output_multiplier": 0.5}))
+    saved = tmp_path / "figures.json"
+    words = ["eval", str(other), "--held-out", str(shard), *TARGET, "--method", "domino"]
+    text = run(*words, "--save", str(saved))
+    assert "left out: this drafter has scaled or bounded logits" in text
+    figures = json.loads(saved.read_text(encoding="utf-8"))
+    assert figures["held_out_accuracy"] is None
+    assert figures["acceptance"][0]["rounds"]
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,18 @@ def test_long_prompts_are_counted_and_left_out(
     assert (done.skipped, done.answers) == (1, 2)
 
 
+def test_answers_end_with_the_targets_context(
+    tmp_path: Path, target: Target, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = generate_batch(target, [[9, 8], [5] * 9], [0.0] * 2, 9, frozenset(), keyed_generator(0))
+    monkeypatch.setattr(target, "max_positions", 12)
+    cut = generate_batch(target, [[9, 8], [5] * 9], [0.0] * 2, 9, frozenset(), keyed_generator(0))
+    assert cut == [free[0], free[1][:3]]
+    long = PromptRow(("w1 " * 10,), "long")
+    done = collect(target, tokenizer, [long, PromptRow(("w1 w2",), "short")], tmp_path, SETTINGS)
+    assert (done.skipped, done.answers) == (1, 1)
+
+
 def test_prompt_files(tmp_path: Path) -> None:
     file = tmp_path / "asks.jsonl"
     lines = [{"prompt": "a"}, {"turns": ["b", "c"]}, {"prompt": "d"}]

@@ -70,6 +70,26 @@ def test_a_write_cut_by_a_kill_is_not_believed(
     assert equal(source(target, held_out, tmp_path)[0], good)
 
 
+def test_a_full_disk_only_ends_the_caching(
+    tmp_path: Path, target: Target, held_out: Corpus
+) -> None:
+    first = source(target, held_out, tmp_path)
+    kept = first[0]
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.warns(UserWarning, match="cannot be kept on disk"):
+            found = first[1]
+        again = first[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    plain = source(target, held_out, None)[1]
+    assert equal(found, plain)
+    assert equal(again, plain)
+    assert equal(first[0], kept)
+
+
 def test_another_target_corpus_or_layer_has_a_cache_of_its_own(
     target: Target, held_out: Corpus
 ) -> None:
