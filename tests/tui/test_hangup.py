@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,8 +52,12 @@ def test_a_signal_ends_the_app_in_good_order(tmp_path: Path, number: signal.Sign
         stdout=slave,
         stderr=slave,
         start_new_session=True,
+        # Whoever runs the tests may ignore it, as nohup does, and so would the app.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     os.close(slave)
+    patience = threading.Timer(60, app.kill)
+    patience.start()
     seen = b""
     try:
         while b"REPLAY" not in seen:
@@ -64,6 +69,7 @@ def test_a_signal_ends_the_app_in_good_order(tmp_path: Path, number: signal.Sign
         assert app.wait(60) == 128 + number
         assert b"\x1b[?1049l" in seen
     finally:
+        patience.cancel()
         app.kill()
         app.wait()
         os.close(master)
