@@ -644,12 +644,19 @@ async def test_comparing_is_not_slowed_by_its_own_table(monkeypatch: pytest.Monk
         return table(comparison, *rest)
 
     monkeypatch.setattr("dartree_tui.screens.compare.table", counted)
-    async with running(slow(0.005)) as (app, pilot):
+    async with running(slow(0.04)) as (app, pilot):
         await pilot.press("escape", "c")
-        await pilot.press("h", "i", "enter")
+        await pilot.press("h", "i")
         paced: list[bool] = []
         due = app.pace.due
-        monkeypatch.setattr(app.pace, "due", lambda limited: paced.append(limited) or due(limited))
+
+        def watched(limited: bool) -> bool:
+            if app.client.status == "comparing":
+                paced.append(limited)
+            return due(limited)
+
+        monkeypatch.setattr(app.pace, "due", watched)
+        await pilot.press("enter")
         while app.client.status == "comparing":
             await app.settle()
             await app._tick()
