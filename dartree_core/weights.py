@@ -58,7 +58,7 @@ def weight_files(folder: Path) -> list[Path]:
     shards = [found for file in files if (found := _SHARD.search(file.name))]
     if any(int(shard[1]) > len(shards) for shard in shards):
         raise CheckpointError(
-            f"{folder} has {len(shards)} of {shards[0][1]} weight files, and no {_INDEX}.",
+            f"{folder} has {len(shards)} of {int(shards[0][1])} weight files, and no {_INDEX}.",
             "Fetch it again.",
         )
     if files:

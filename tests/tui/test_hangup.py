@@ -9,18 +9,18 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tui.driving import fake_trace
 
 
-@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are POSIX")
-def test_the_app_ends_with_a_terminal_that_controls_nothing(tmp_path: Path) -> None:
-    """No SIGHUP comes without a controlling terminal; only looking at it tells."""
+def started(folder: Path, **options: Any) -> tuple[subprocess.Popen[bytes], int]:
+    """The app on a replay, and our end of the pseudo-terminal it runs in."""
     import pty
 
-    trace = fake_trace(tmp_path / "run.jsonl")
+    trace = fake_trace(folder / "run.jsonl")
     master, slave = pty.openpty()
     app = subprocess.Popen(
         [sys.executable, "-m", "dartree_tui", "--replay", str(trace)],
@@ -28,9 +28,17 @@ def test_the_app_ends_with_a_terminal_that_controls_nothing(tmp_path: Path) -> N
         stdout=slave,
         stderr=slave,
         start_new_session=True,
+        **options,
     )
+    os.close(slave)
+    return app, master
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are POSIX")
+def test_the_app_ends_with_a_terminal_that_controls_nothing(tmp_path: Path) -> None:
+    """No SIGHUP comes without a controlling terminal; only looking at it tells."""
+    app, master = started(tmp_path)
     try:
-        os.close(slave)
         assert os.read(master, 64)  # it paints
         os.close(master)
         assert app.wait(60) != 0
@@ -42,20 +50,8 @@ def test_the_app_ends_with_a_terminal_that_controls_nothing(tmp_path: Path) -> N
 @pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are POSIX")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_app_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
-    import pty
-
-    trace = fake_trace(tmp_path / "run.jsonl")
-    master, slave = pty.openpty()
-    app = subprocess.Popen(
-        [sys.executable, "-m", "dartree_tui", "--replay", str(trace)],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-        # Whoever runs the tests may ignore it, as nohup does, and so would the app.
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
-    )
-    os.close(slave)
+    # Whoever runs the tests may ignore it, as nohup does, and so would the app.
+    app, master = started(tmp_path, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
     patience = threading.Timer(60, app.kill)
     patience.start()
     seen = b""

@@ -83,8 +83,12 @@ def test_running_out_of_memory_while_growing_leaves_the_cache_usable(
     write(cache, 5, 0)
     cache.commit(torch.arange(5))
     layer = cache.layers[2]
+
+    def full(capacity: int) -> None:
+        raise MemoryError
+
     with monkeypatch.context() as patch:
-        patch.setattr(layer, "grow", lambda capacity: exec("raise MemoryError"))
+        patch.setattr(layer, "grow", full)
         with pytest.raises(MemoryError):
             cache.reserve(cache.capacity + 1)
     write(cache, cache.capacity, 100)
