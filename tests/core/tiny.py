@@ -6,6 +6,7 @@ Everything is built once per process.
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import tempfile
@@ -327,9 +328,16 @@ _THINKING = "{% if enable_thinking is defined and not enable_thinking %}no thoug
 _SAMPLE = ["the cat sat on the mat", "the dog and the cat", "hello world, hello there"] * 4
 
 
-@functools.cache
 def tokenizer(*, thinks: bool = False, template: bool = True) -> Any:
-    """Byte-level BPE with few merges: characters outside ASCII take several tokens."""
+    """Byte-level BPE with few merges: characters outside ASCII take several tokens.
+
+    Every caller has one of its own, which it may change.
+    """
+    return copy.deepcopy(_tokenizer(thinks, template))
+
+
+@functools.cache
+def _tokenizer(thinks: bool, template: bool) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from typing import Any
 
@@ -94,7 +93,7 @@ def test_thinking_switch(thinking: bool | None, template: str, hint: bool) -> No
     ],
 )
 def test_the_mode_is_what_the_template_renders(template: str, by_default: bool) -> None:
-    tokenizer = copy.deepcopy(speller())
+    tokenizer = speller()
     tokenizer.chat_template = "{{ messages[0].content }}" + template
     words = {True: "chat:thinking", False: "chat:no-thinking"}
     assert can_think(tokenizer)
@@ -104,7 +103,7 @@ def test_the_mode_is_what_the_template_renders(template: str, by_default: bool) 
 
 
 def test_a_word_that_merely_contains_the_switch_is_none() -> None:
-    tokenizer = copy.deepcopy(speller())
+    tokenizer = speller()
     tokenizer.chat_template = "{{ messages[0].content }}{# rethinking_needed #}"
     assert not can_think(tokenizer)
     assert encode_prompt("the cat", tokenizer).template == "chat"
