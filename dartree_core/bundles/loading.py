@@ -104,6 +104,10 @@ def load(
             memory=memory,
             rounded=True,
         )
+        compiling = "compiling for this CPU"
+        listener(compiling, 0, 1, "steps")
+        drafter.compile()
+        listener(compiling, 1, 1, "steps")
     listener(what, 2, _STEPS, "steps")
     tokenizer = load_tokenizer(found.target.path, trust_remote_code=trust_remote_code)
     listener(what, _STEPS, _STEPS, "steps")

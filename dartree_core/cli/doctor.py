@@ -199,6 +199,7 @@ def _torch(section: Section) -> None:
         elif not rounding(device):
             how = "exact: this PyTorch has no 8-bit products for this CPU"
         section.add("drafts", how)
+        section.add(*_draft_loops())
     if device.type == "cuda":
         from dartree_core.models.graphs import ENV, wanted
 
@@ -220,6 +221,15 @@ def _torch(section: Section) -> None:
         "ok" if native else "note",
         "" if native else "This GPU only emulates bfloat16; use --dtype float16.",
     )
+
+
+def _draft_loops() -> tuple[str, str, Status, str]:
+    """Whether what drafts do between products is compiled."""
+    try:
+        return "draft loops", f"compiled by Numba {metadata.version('numba')}", "ok", ""
+    except metadata.PackageNotFoundError:
+        remedy = "Install numba, if there is one for this Python; rounds take longer without."
+        return "draft loops", "none: drafts take tensor operations", "note", remedy
 
 
 def _models() -> Section:

@@ -50,22 +50,23 @@ class DraftCache:
             Views of the layer's keys and values, the new rows included.
         """
         end = self.length + k.shape[1]
+        keys, values = self.room(layer, k, end)
+        keys[:, self.length : end] = k
+        values[:, self.length : end] = v
+        return keys[:, :end], values[:, :end]
+
+    def room(self, layer: int, like: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values `[kv_heads, capacity, head_dim]`, with room for `end`
+        positions; heads, dtype and device are those of `like` `[kv_heads, t, head_dim]`."""
         held = self._layers[layer]
         if held is None or held[0].shape[1] < end:
-            held = self._layers[layer] = (self._grown(held, k, end), self._grown(held, v, end, 1))
-        keys, values = held[0][:, :end], held[1][:, :end]
-        keys[:, self.length :] = k
-        values[:, self.length :] = v
-        return keys, values
-
-    def _grown(
-        self, held: tuple[Tensor, Tensor] | None, like: Tensor, end: int, part: int = 0
-    ) -> Tensor:
-        capacity = -(-(end * 3 // 2) // 256) * 256
-        out = like.new_empty(like.shape[0], capacity, like.shape[2])
-        if held is not None:
-            out[:, : self.length] = held[part][:, : self.length]
-        return out
+            capacity = -(-(end * 3 // 2) // 256) * 256
+            larger = [like.new_empty(len(like), capacity, like.shape[2]) for _ in range(2)]
+            if held is not None:
+                for new, old in zip(larger, held, strict=True):
+                    new[:, : self.length] = old[:, : self.length]
+            held = self._layers[layer] = (larger[0], larger[1])
+        return held
 
     def context(self) -> list[tuple[Tensor, Tensor]]:
         """Per layer views of the committed keys and values."""

@@ -23,6 +23,8 @@ from dartree_core.models.memory import Memory
 from dartree_core.models.target import Target
 
 if TYPE_CHECKING:
+    from dartree_core.draft.compiled.blocks import CompiledBackbone
+    from dartree_core.draft.compiled.trees import CompiledGrowth
     from dartree_core.draft.static import StaticDrafts
     from dartree_core.models.graphs import Graphs
 
@@ -70,6 +72,7 @@ class Drafter:
 
     Attributes:
         kernels: What the products run on.
+        growth: Grows trees by compiled loops, after `compile`; None where builders have to.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Drafter:
         self.label = label or checkpoint.path.name
         self.target = target
         self.backbone = checkpoint.backbone.to(target.device, target.dtype)
-        self._lean: LeanBackbone | None = None
+        self._lean: LeanBackbone | CompiledBackbone | None = None
         self.kernels = DraftKernels()
         if lean:
             typical = checkpoint.backbone.fc.weight
@@ -115,6 +118,7 @@ class Drafter:
             with torch.inference_mode():
                 ids = self.vocabulary.target_ids(target.device)
                 self.head = self.head.lean(ids, target.embed, self.kernels.block)
+        self.growth: CompiledGrowth | None = None
         self.static: StaticDrafts | None = None
         if target.graphs is not None:
             self.use_static(target.graphs)
@@ -124,6 +128,20 @@ class Drafter:
         from dartree_core.draft.static import StaticDrafts
 
         self.static = StaticDrafts(self, graphs) if graphs else None
+
+    @property
+    def path(self) -> str:
+        """What drafts run on, for people and for what is remembered of their costs."""
+        by_loops = self.growth is not None or not isinstance(self._lean, LeanBackbone | None)
+        return ", ".join((self.kernels.block, *(["compiled"] if by_loops else [])))
+
+    def compile(self) -> None:
+        """Have what can be compiled for this CPU compiled; some seconds, once on a machine."""
+        from dartree_core.draft import compiled
+
+        self.growth = compiled.growth(self)
+        if isinstance(self._lean, LeanBackbone):
+            self._lean = compiled.backbone(self._lean) or self._lean
 
     @property
     def taps(self) -> tuple[int, ...]:

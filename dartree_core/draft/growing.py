@@ -42,6 +42,8 @@ def grow(
         grown = drafter.static.grow(method, block, cache, tree, depth)
         if grown is not None:
             return grown
+    if drafter.growth and drafter.growth.grows(method, block):
+        return drafter.growth.grow(method, block, root, tree, depth, enough)
     at = root.to(block.hidden.device)
     if at.device.type != "cpu":
         enough = None

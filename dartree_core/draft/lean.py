@@ -34,7 +34,7 @@ def supports(spec: DraftSpec) -> bool:
 
 
 @dataclass(slots=True)
-class _Layer:
+class Layer:
     """What a layer's pass needs.
 
     Attributes:
@@ -58,24 +58,28 @@ class LeanBackbone:
         backbone: Its linear modules are handed to kernels: it still runs, but its weights
             cannot be read any more.
         chosen: Those kernels.
+
+    Attributes:
+        spec: Shapes.
+        layers: What each layer's pass needs.
     """
 
     def __init__(self, backbone: DFlashBackbone, chosen: DraftKernels) -> None:
-        self._backbone = backbone
-        self._spec = backbone.spec
-        self._layers = [self._take(layer, chosen.block) for layer in backbone.layers]
+        self.backbone = backbone
+        self.spec = backbone.spec
+        self.layers = [self._take(layer, chosen.block) for layer in backbone.layers]
         kernels.pack(backbone.layers, chosen.block)
         kernels.pack(backbone, chosen.context)
-        for lean, layer in zip(self._layers, backbone.layers, strict=True):
+        for lean, layer in zip(self.layers, backbone.layers, strict=True):
             assert isinstance(layer, DraftLayer)
             lean.out, lean.down = layer.self_attn.o_proj, layer.mlp.down_proj
 
-    def _take(self, layer: nn.Module, kernel: str) -> _Layer:
+    def _take(self, layer: nn.Module, kernel: str) -> Layer:
         assert isinstance(layer, DraftLayer)
-        attention, mlp, spec = layer.self_attn, layer.mlp, self._spec
+        attention, mlp, spec = layer.self_attn, layer.mlp, self.spec
         q, k = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
         of_heads = (q.expand(spec.num_heads, 1, -1), k.expand(spec.num_kv_heads, 1, -1))
-        return _Layer(
+        return Layer(
             attention_norm=layer.input_layernorm,
             qkv=kernels.fuse(attention, ("q_proj", "k_proj", "v_proj"), kernel),
             head_norm=torch.cat(of_heads),
@@ -87,9 +91,9 @@ class LeanBackbone:
 
     def extend(self, features: Tensor, cache: DraftCache) -> None:
         """Commit context features `[t, layers * H]` of the next `t` positions."""
-        context = self._encode(features)
-        cos, sin = self._factors(cache.length, len(context))
-        for i, layer in enumerate(self._layers):
+        context = self.encode(features)
+        cos, sin = self.factors(cache.length, len(context))
+        for i, layer in enumerate(self.layers):
             _, keys, values = self._heads(layer, context, cos, sin)
             cache.place(i, keys, values)
         cache.length += len(context)
@@ -112,10 +116,10 @@ class LeanBackbone:
         Returns:
             Final-normed hidden states `[n, H]`.
         """
-        context = x[:0] if features is None else self._encode(features)
+        context = x[:0] if features is None else self.encode(features)
         new, n = len(context), len(x)
-        cos, sin = self._factors(cache.length, new + n)
-        for i, layer in enumerate(self._layers):
+        cos, sin = self.factors(cache.length, new + n)
+        for i, layer in enumerate(self.layers):
             h = _normed(layer.attention_norm, x)
             rows = torch.cat((context, h)) if new else h
             q, k, v = self._heads(layer, rows, cos, sin)
@@ -125,26 +129,26 @@ class LeanBackbone:
             gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         cache.length += new
-        return _normed(self._backbone.norm, x)
+        return _normed(self.backbone.norm, x)
 
-    def _encode(self, features: Tensor) -> Tensor:
+    def encode(self, features: Tensor) -> Tensor:
         """As `DFlashBackbone.encode_context`."""
-        return _normed(self._backbone.hidden_norm, self._backbone.fc(features))
+        return _normed(self.backbone.hidden_norm, self.backbone.fc(features))
 
-    def _factors(self, start: int, count: int) -> tuple[Tensor, Tensor]:
+    def factors(self, start: int, count: int) -> tuple[Tensor, Tensor]:
         """Rotary factors of `count` positions from `start`, as views of the tables."""
-        rope = self._backbone.rope
+        rope = self.backbone.rope
         return rope.cos[start : start + count], rope.sin[start : start + count]
 
     def _heads(
-        self, layer: _Layer, rows: Tensor, cos: Tensor, sin: Tensor
+        self, layer: Layer, rows: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of rows `[n, H]`, each `[heads, n, D]`. What context rows
         would ask is not needed, and costs less than a product of its own for the others."""
-        q, kv = self._spec.num_heads, self._spec.num_kv_heads
-        heads = layer.qkv(rows).view(len(rows), -1, self._spec.head_dim).transpose(0, 1)
+        q, kv = self.spec.num_heads, self.spec.num_kv_heads
+        heads = layer.qkv(rows).view(len(rows), -1, self.spec.head_dim).transpose(0, 1)
         turned = rotate(
-            rms_norm(heads[: q + kv], None, self._spec.rms_eps).mul_(layer.head_norm), cos, sin
+            rms_norm(heads[: q + kv], None, self.spec.rms_eps).mul_(layer.head_norm), cos, sin
         )
         return turned[:q], turned[q:], heads[q + kv :]
 

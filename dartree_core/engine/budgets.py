@@ -70,7 +70,7 @@ class Budgets:
 
     def _key(self, method: Method, kind: Kind) -> str:
         drafter = self._drafter
-        name = (drafter.label, drafter.kernels.block, _fingerprint(drafter))
+        name = (drafter.label, drafter.path, _fingerprint(drafter))
         return " | ".join(("budget", method, kind, *name, identity(self._target)))
 
 

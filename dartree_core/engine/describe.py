@@ -52,7 +52,7 @@ def drafter_facts(drafter: Drafter | None) -> dict[str, Any]:
     spec = drafter.spec
     return {
         "name": drafter.label,
-        "kernel": drafter.kernels.block,
+        "kernel": drafter.path,
         "layers": spec.num_layers,
         "head": spec.head,
         "block_size": spec.block_size,

@@ -100,6 +100,8 @@ def probing(decoder: Decoder) -> Iterator[Probe]:
         wrap(decoder.drafter, "context", "extend")
         wrap(decoder.drafter, "draft", "draft", block=decoder.drafter.block_size)
         wrap(decoder.drafter.head, "head", *_HEAD_CALLS)
+        if decoder.drafter.growth is not None:
+            wrap(decoder.drafter.growth, "head", "grow")
         if decoder.drafter.static is not None:
             # Nothing may be waited for while a tree is recorded, and a replay calls no head.
             wrap(decoder.drafter.static, "head", "grow")

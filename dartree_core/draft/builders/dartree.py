@@ -83,7 +83,7 @@ def pruned(
     enough: int | None = None,
 ) -> Steps:
     """Builder: W nodes at every depth, then the best `budget` of the supertree."""
-    width = min(tree.width, _expansion(block, head, tree))
+    width = min(tree.width, expansion(block, head, tree))
     ample = None
     if enough is not None:
         ample = _Ample(min(enough, tree.limit), tree.depth_bonus)
@@ -114,7 +114,7 @@ def fixed(
     return (yield from _grow(block, head, root, embed, tree, max_depth, share))
 
 
-def _expansion(block: BlockDraft, head: CorrectionHead, tree: TreeConfig) -> int:
+def expansion(block: BlockDraft, head: CorrectionHead, tree: TreeConfig) -> int:
     """E, most children of one parent; the budget caps branching too."""
     known = block.base_logits.shape[1]
     return min(tree.expansion_k, known, tree.limit, head.max_candidates or known)
@@ -136,7 +136,7 @@ def _grow(
     nodes so far; 0 ends the tree, and so does `ample` when nothing deeper matters. Only what
     selects nodes happens here; `_join` works out their columns for all levels together.
     """
-    branch = _expansion(block, head, tree)
+    branch = expansion(block, head, tree)
     slots = _Slots.of(block, head, tree, branch, max_depth)
     states = head.root_state(root, embed(root))
     path = torch.zeros(1, device=root.device)

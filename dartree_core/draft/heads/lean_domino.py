@@ -28,6 +28,11 @@ class LeanDominoHead(CorrectionHead):
     Args:
         head: The head as read from a checkpoint; its weights are shared where the kernel allows.
         tokens, embed, kernel: See `CorrectionHead.lean`.
+
+    Attributes:
+        published: That head.
+        of_token: The GRU's product with an embedding, `[n, H]` to `[n, 3G]`.
+        inputs: Its results for all draft tokens, `[Vd, 3G]`; None where they would be too large.
     """
 
     def __init__(self, head: DominoHead, tokens: Tensor, embed: Embed, kernel: str) -> None:
@@ -40,16 +45,16 @@ class LeanDominoHead(CorrectionHead):
         self._width = from_state.shape[1]
         pack = kernels.named(kernel)
         self._of_slot = pack(w1[:, :h].contiguous(), first.bias)
-        self._of_token = pack(from_token, of_token)
+        self.of_token = pack(from_token, of_token)
         bias = None if of_state is None else F.pad(of_state, (0, len(w1)))
         self._of_state = pack(torch.cat((from_state, w1[:, h:])), bias)
         self._held_by_root = of_state
         self._w2, self._bias = last.weight.detach(), last.bias
-        self._inputs: Tensor | None = None
+        self.inputs: Tensor | None = None
         if len(tokens) * from_token.shape[0] * from_token.element_size() <= _MOST_BYTES:
             self._row = tokens.new_zeros(int(tokens.max()) + 1)
             self._row[tokens] = torch.arange(len(tokens), device=tokens.device)
-            self._inputs = F.linear(embed(tokens), from_token, of_token)
+            self.inputs = F.linear(embed(tokens), from_token, of_token)
 
     def prepare(self, hidden: Tensor) -> Tensor:
         """W1's z half applied to `[K, H]`: `[K, E]`."""
@@ -57,7 +62,7 @@ class LeanDominoHead(CorrectionHead):
 
     def root_state(self, token: Tensor, embedding: Tensor) -> Tensor:
         """One GRU step from zeros: nothing before the root enters."""
-        given = self._of_token(embedding)
+        given = self.of_token(embedding)
         held = given.new_zeros(()) if self._held_by_root is None else self._held_by_root
         return self._carrying(gated(given, held.expand_as(given), given.new_zeros(())))
 
@@ -65,16 +70,16 @@ class LeanDominoHead(CorrectionHead):
         self, states: Tensor, tokens: Tensor, embeddings: Tensor, shared: Tensor | None = None
     ) -> Tensor:
         """One GRU step per frontier node."""
-        return self._after(states, self._of_token(embeddings))
+        return self._after(states, self.of_token(embeddings))
 
     def follow(
         self, states: Tensor, tokens: Tensor, embed: Embed, shared: Tensor | None = None
     ) -> Tensor:
         """One GRU step per frontier node, by table unless that would be too large."""
-        if self._inputs is None:
+        if self.inputs is None:
             return self.advance(states, tokens, embed(tokens))
         row = self._row.index_select(0, tokens)
-        return self._after(states, self._inputs.index_select(0, row))
+        return self._after(states, self.inputs.index_select(0, row))
 
     def _after(self, states: Tensor, given: Tensor) -> Tensor:
         """States after tokens whose input products are `given`, `[n, 3G]`."""

@@ -1,0 +1,141 @@
+"""Trees of a Domino head on a CPU, grown by compiled loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dartree_core.config import Method, TreeConfig
+from dartree_core.draft.builders.dartree import expansion
+from dartree_core.draft.compiled import loops
+from dartree_core.draft.compiled.arrays import Array, array
+from dartree_core.draft.heads import CorrectionHead
+from dartree_core.draft.heads.base import Embed
+from dartree_core.draft.heads.lean_domino import LeanDominoHead
+from dartree_core.draft.supertree import Supertree
+from dartree_core.draft.vocabulary import DraftVocabulary
+
+if TYPE_CHECKING:
+    from dartree_core.draft.drafter import BlockDraft
+
+GROWN: frozenset[Method] = frozenset({"dartree", "dartree-fixed"})
+"""Methods whose trees are grown here."""
+
+_MOST_WEIGHTS = 1 << 20
+"""Largest matrix that states are multiplied with. Here that is one core's work: a head with
+larger ones spends its time in products, where a library and all cores are faster."""
+
+
+def supports(head: CorrectionHead) -> bool:
+    """True when trees of this head can be grown here."""
+    if not isinstance(head, LeanDominoHead) or head.inputs is None:
+        return False
+    _, from_state, _, _ = head.published.gru()
+    small = from_state.numel() <= _MOST_WEIGHTS
+    return small and from_state.device.type == "cpu" and from_state.dtype == torch.float32
+
+
+class CompiledGrowth:
+    """The builders of `draft.builders.dartree` for one head, in one call a tree.
+
+    Selects what they select up to rounding: all products are in float32, whatever kernels the
+    head's own are on.
+
+    Args:
+        head: One that `supports` names.
+        vocabulary: The drafter's.
+        embed: The target's embedding.
+    """
+
+    def __init__(self, head: CorrectionHead, vocabulary: DraftVocabulary, embed: Embed) -> None:
+        assert isinstance(head, LeanDominoHead)
+        assert head.inputs is not None
+        published = head.published
+        _, from_state, _, of_state = published.gru()
+        first, last = published.linear(0), published.linear(2)
+        width, mix = published.hidden_size, len(first.weight)
+        w1 = first.weight.detach()
+        bias = from_state.new_zeros(len(from_state)) if of_state is None else of_state
+        ids = vocabulary.target_ids(w1.device)
+        self._lean = head
+        self._embed = embed
+        self._head = loops.Head(
+            inputs=array(head.inputs),
+            of_state=array(torch.cat((from_state, w1[:, width:]))),
+            of_state_bias=array(F.pad(bias, (0, mix))),
+            of_slot=array(w1[:, :width]),
+            of_slot_bias=_bias(first),
+            last=array(last.weight),
+            last_bias=_bias(last),
+            ids=ids.numpy(),
+            prefix_len=published.prefix_len,
+        )
+        self._row = np.full(vocabulary.reach, -1)
+        self._row[self._head.ids] = np.arange(len(ids))
+
+    def grows(self, method: Method, block: BlockDraft) -> bool:
+        """True when trees of `method` on such a block can be grown here."""
+        return method in GROWN and not isinstance(block.scale, Tensor)
+
+    def grow(
+        self,
+        method: Method,
+        block: BlockDraft,
+        root: Tensor,
+        tree: TreeConfig,
+        depth: int,
+        enough: int | None = None,
+    ) -> Supertree:
+        """As the builder of `method`, one of `GROWN`; arguments as there."""
+        limits = self._limits(method, block, tree, depth, enough)
+        grown = loops.grow(
+            np.ascontiguousarray(block.base_logits.numpy()),
+            np.ascontiguousarray(block.hidden.numpy()),
+            np.float32(block.scale),
+            self._given(root),
+            self._head,
+            limits,
+        )
+        columns: dict[str, Any] = {
+            name: torch.from_numpy(column)
+            for name, column in zip(loops.Grown._fields, grown, strict=True)
+        }
+        columns["token"][:1] = root
+        prefix = self._head.prefix_len
+        candidates = [
+            ids[: limits.branch] if slot < prefix else ids
+            for slot, ids in enumerate(columns.pop("candidates").unbind())
+        ]
+        bonus = 0.0 if limits.spread else tree.depth_bonus
+        return Supertree(**columns, depth_bonus=bonus, candidates=candidates)
+
+    def _limits(
+        self, method: Method, block: BlockDraft, tree: TreeConfig, depth: int, enough: int | None
+    ) -> loops.Limits:
+        branch = expansion(block, self._lean, tree)
+        size = min(block.base_logits.shape[1], max(tree.expansion_k, tree.candidates))
+        spread = method == "dartree-fixed"
+        width, most = (tree.limit, 0) if spread else (min(tree.width, branch), 0)
+        if enough is not None and not spread:
+            most = min(enough, tree.limit)
+            # Whoever has as many betters on its own level is not among the best.
+            width = min(width, most)
+        bonus = np.float32(tree.depth_bonus)
+        return loops.Limits(depth, size, branch, width, spread, tree.limit, most, bonus)
+
+    def _given(self, root: Tensor) -> Array:
+        """The root's product with the GRU's input weights, float32 `[3G]`."""
+        token = int(root)
+        row = self._row[token] if token < len(self._row) else -1
+        if row >= 0:
+            return cast("Array", self._head.inputs[row])
+        return array(self._lean.of_token(self._embed(root))[0])
+
+
+def _bias(layer: torch.nn.Linear) -> Array:
+    """A layer's bias, zeros where it has none."""
+    return array(layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias)

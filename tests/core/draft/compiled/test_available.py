@@ -1,0 +1,63 @@
+"""Where loops can run, and what happens where they cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+CHECK = "from dartree_core.draft import compiled; print(compiled.available())"
+
+
+def told(*lines: str, **environment: str) -> str:
+    """What a new Python prints after `lines`."""
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_they_run_here() -> None:
+    assert told(CHECK) == "True"
+
+
+def test_without_numba_they_do_not() -> None:
+    assert told("import sys; sys.modules['numba'] = None", CHECK) == "False"
+
+
+def test_with_its_compiler_off_they_do_not() -> None:
+    assert told(CHECK, NUMBA_DISABLE_JIT="1") == "False"
+
+
+def test_code_that_does_not_compile_is_left_out() -> None:
+    broken = "import numba; numba.njit = lambda *a, **k: (_ for _ in ()).throw(E('no'))"
+    assert told("from numba.core.errors import NumbaError as E", broken, CHECK) == "False"
+
+
+def test_nothing_is_loaded_before_it_is_asked_for() -> None:
+    loaded = "import sys; print('numba' in sys.modules)"
+    assert told("import dartree_core.draft.compiled, dartree_core.draft.growing", loaded) == "False"
+
+
+def test_code_that_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba import types
+
+    from dartree_core.draft.compiled import loops
+
+    compile_now = loops.njit
+
+    def nowhere(*signature: Any, cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return compile_now(*signature, **options)
+
+    monkeypatch.setattr(loops, "njit", nowhere)
+    double = loops._entry(types.float32)(lambda x: x + x)
+    assert double(4.0) == 8.0

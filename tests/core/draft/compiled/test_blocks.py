@@ -1,0 +1,119 @@
+"""The compiled backbone drafts what the lean one drafts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from dartree_core.draft import Drafter, compiled
+from dartree_core.draft.compiled.blocks import CompiledBackbone, supports
+from dartree_core.draft.dflash import DFlashBackbone
+from dartree_core.draft.lean import MOST_NEW, LeanBackbone
+from dartree_core.draft.rounding import DraftKernels
+from tests.core import tiny
+
+ROOT = torch.tensor([7])
+
+
+def features(count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 2 * tiny.HIDDEN, generator=generator)
+
+
+def both(**options: Any) -> tuple[Drafter, Drafter]:
+    """A lean drafter, and a compiled one of the same weights."""
+    first = tiny.drafter(tiny.target("llama"), **options)
+    weights = first.backbone.state_dict()
+    second = copy.copy(first)
+    for drafter in (first, second):
+        drafter.backbone = DFlashBackbone(drafter.spec).requires_grad_(False)
+        drafter.backbone.load_state_dict(weights)
+        drafter._lean = LeanBackbone(drafter.backbone, DraftKernels())
+    second.compile()
+    assert isinstance(second._lean, CompiledBackbone)
+    return first, second
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shift_label": True},
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
+    ],
+    ids=["plain", "shifted", "windows"],
+)
+def test_rounds_of_context_and_block_equal_the_lean_path(options: dict[str, Any]) -> None:
+    pair = both(**options)
+    caches = [drafter.new_cache() for drafter in pair]
+    known = 0
+    for step, new in enumerate((MOST_NEW + 9, 0, 1, 3, MOST_NEW, 2, 300, 1)):
+        more = features(new, seed=step) if new else None
+        blocks = []
+        for drafter, cache in zip(pair, caches, strict=True):
+            merged = more is not None and drafter.merges(more, cache)
+            if more is not None and not merged:
+                drafter.extend(more, cache)
+            size = 3 if step == 5 else None
+            blocks.append(drafter.draft(ROOT + step, cache, size, more if merged else None))
+        known += new
+        assert caches[0].length == caches[1].length == known
+        torch.testing.assert_close(blocks[1].hidden, blocks[0].hidden, atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            blocks[1].base_logits, blocks[0].base_logits, atol=1e-3, rtol=1e-3
+        )
+    for ours, theirs in zip(caches[1].context(), caches[0].context(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_a_block_is_the_callers() -> None:
+    """The next pass writes where this one did, but not into what was given out."""
+    _, drafter = both()
+    cache = drafter.new_cache()
+    first = drafter.draft(ROOT, cache, new=features(4))
+    before = first.hidden.clone(), first.base_logits.clone()
+    drafter.draft(ROOT + 5, cache, new=features(2, seed=3))
+    assert torch.equal(first.hidden, before[0])
+    assert torch.equal(first.base_logits, before[1])
+
+
+def test_a_pass_that_fails_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, drafter = both()
+    lean = drafter._lean
+    assert isinstance(lean, CompiledBackbone)
+    cache = drafter.new_cache()
+    drafter.extend(features(5), cache)
+    expected = drafter.draft(ROOT, cache, new=features(2, seed=1)).hidden
+    cache.crop(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(lean._lean.layers[1], "down", None)
+        with pytest.raises(TypeError):
+            drafter.draft(ROOT, cache, new=features(2, seed=1))
+    assert cache.length == 5
+    assert torch.equal(drafter.draft(ROOT, cache, new=features(2, seed=1)).hidden, expected)
+
+
+def test_only_float32_on_a_cpu_is_supported() -> None:
+    first, _ = both()
+    assert isinstance(first._lean, LeanBackbone)
+    assert supports(first._lean)
+    first.backbone.to(torch.bfloat16)
+    assert not supports(first._lean)
+
+
+def test_without_numba_the_lean_path_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = both()
+    monkeypatch.setattr(compiled, "available", lambda: False)
+    before = first._lean
+    first.compile()
+    assert first._lean is before
+
+
+def test_compiling_twice_changes_nothing() -> None:
+    _, drafter = both()
+    before = drafter._lean
+    drafter.compile()
+    assert drafter._lean is before
