@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dartree_core.draft import compiled
 from dartree_core.draft.supertree import Supertree
 from dartree_core.engine.verify import Verdict, VerifyPlan
 from dartree_core.tree import BonusFate, DraftTree, State
@@ -70,53 +72,42 @@ def _states(parent: list[int], kept: list[bool], hits: set[int]) -> list[State]:
     return out
 
 
-def target_logps(plan: VerifyPlan, logits: Tensor) -> Tensor:
-    """Log-probability of every row given its path, float32 `[n + 1]`, 0 for the root."""
-    parents, token = plan.parent.clamp(min=0), plan.token
-    # Most rows are leaves, which score nobody.
+def read_targets(plan: VerifyPlan, logits: Tensor) -> tuple[list[float], list[int]]:
+    """Every row's log-probability given its path, and its rank among all tokens there from 1;
+    0 for the root. Logits are float32 `[n + 1, V]`."""
     if logits.device.type == "cpu":
-        scored = {row: logits[row].log_softmax(dim=-1).numpy() for row in set(parents.tolist())}
-        pairs = zip(parents.tolist(), token.tolist(), strict=True)
-        own = torch.tensor([float(scored[row][i]) for row, i in pairs])
-    else:
-        rows, place = torch.unique(parents, return_inverse=True)
-        norm = logits[rows.to(logits.device)].logsumexp(dim=-1)[place.to(logits.device)]
-        own = logits[parents.to(logits.device), token.to(logits.device)] - norm
-    own[0] = 0.0
-    return own
-
-
-def _ranks(plan: VerifyPlan, logits: Tensor) -> Tensor:
-    """Rank of every row's token, from 1, in the logits of the row before it: int64 `[n + 1]`."""
-    parents, token = plan.parent.clamp(min=0), plan.token
-    if logits.device.type != "cpu":
-        parents, token = parents.to(logits.device), token.to(logits.device)
-        own = logits[parents, token]
-        return (logits[parents] > own[:, None]).sum(-1) + 1
-    # NumPy compares and counts a row seven times as fast as PyTorch does.
-    rows = logits.numpy()
-    pairs = zip(parents.tolist(), token.tolist(), strict=True)
-    above = [np.count_nonzero(rows[row] > rows[row, i]) for row, i in pairs]
-    return torch.tensor(above) + 1
+        loops = compiled.loaded()
+        if loops is not None:
+            size = len(plan.token)
+            logp, rank = np.empty(size, np.float32), np.empty(size, np.int64)
+            rows = np.ascontiguousarray(logits.numpy())
+            loops.read_targets(rows, plan.parent.numpy(), plan.token.numpy(), logp, rank)
+            return logp.tolist(), rank.tolist()
+    parents, token = (x.to(logits.device) for x in (plan.parent.clamp(min=0), plan.token))
+    own = logits[parents, token]
+    # Most rows are leaves, which score nobody.
+    rows, place = torch.unique(parents, return_inverse=True)
+    logps = own - logits[rows].logsumexp(dim=-1)[place]
+    ranks = (logits[parents] > own[:, None]).sum(-1) + 1
+    logps[0], ranks[0] = 0.0, 0
+    return logps.tolist(), ranks.tolist()
 
 
 def _target_columns(
     kept_ids: list[int], plan: VerifyPlan, logits: Tensor, nodes: int
 ) -> dict[str, Any]:
-    logp = target_logps(plan, logits)
-    rank = _ranks(plan, logits)
-    parents = plan.parent.clamp(min=0).to(logits.device)
-    coverage = torch.zeros_like(logp).index_add_(0, parents[1:], logp[1:].exp())
+    logps, ranks = read_targets(plan, logits)
     columns: dict[str, list[Any]] = {
         "target_logp": [float("nan")] * nodes,
         "target_rank": [0] * nodes,
         "coverage": [float("nan")] * nodes,
     }
-    per_row = (logp.tolist(), rank.tolist(), coverage.tolist())
-    for node, row_logp, row_rank, row_coverage in zip(kept_ids, *per_row, strict=True):
-        columns["target_logp"][node] = row_logp
-        columns["target_rank"][node] = row_rank if node else 0
-        columns["coverage"][node] = row_coverage
+    coverage = [0.0] * len(logps)
+    for row, parent in enumerate(plan.parent.tolist()[1:], start=1):
+        coverage[parent] += math.exp(logps[row])
+    for node, *values in zip(kept_ids, logps, ranks, coverage, strict=True):
+        for name, value in zip(columns, values, strict=True):
+            columns[name][node] = value
     return columns
 
 

@@ -19,7 +19,7 @@ from dartree_core.draft.supertree import Level, Supertree
 from dartree_core.engine.answer import Answer
 from dartree_core.engine.budget import RoundPlan, TurnBudget
 from dartree_core.engine.coupling import Coupling
-from dartree_core.engine.report import bonus_fate, describe_tree, target_logps
+from dartree_core.engine.report import bonus_fate, describe_tree, read_targets
 from dartree_core.engine.sampling import Chooser
 from dartree_core.engine.session import Session
 from dartree_core.engine.verify import Verdict, VerifyPlan, walk
@@ -181,7 +181,7 @@ class Round:
                 self.round,
                 node=tree.kept.tolist(),
                 choice=verdict.choice,
-                target_logp=target_logps(plan, out.logits).tolist(),
+                target_logp=read_targets(plan, out.logits)[0],
             )
             self._pass_through()
             laps.resume()

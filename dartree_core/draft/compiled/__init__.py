@@ -7,7 +7,9 @@ tensor code stays the general path, and the oracle in tests.
 from __future__ import annotations
 
 import logging
+import sys
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +39,11 @@ def available() -> bool:
         log.warning("Drafts take tensor operations: Numba could not compile (%s).", error)
         return False
     return True
+
+
+def loaded() -> ModuleType | None:
+    """The loops, where someone had them compiled; nobody should wait for that in between."""
+    return sys.modules.get("dartree_core.draft.compiled.loops")
 
 
 def growth(drafter: Drafter) -> CompiledGrowth | None:

@@ -44,6 +44,7 @@ def _entry(*signature):
 
 
 _INT, _FLOAT = types.int64, types.float32
+_INDICES = types.int64[::1]
 _ROW, _ROWS, _HEADS = types.float32[::1], types.float32[:, ::1], types.float32[:, :, ::1]
 
 _f = np.float32
@@ -158,11 +159,26 @@ def _sink(heap, where, i, end):
 
 
 @_helper
+def _top(values):
+    """The largest value. NaN keeps the compiler from rearranging a running maximum, so each of
+    many lanes has one of its own."""
+    lanes = np.full(64, -np.inf, np.float32)
+    whole = len(values) // 64 * 64
+    for i in range(0, whole, 64):
+        for j in range(64):
+            lanes[j] = values[i + j] if values[i + j] > lanes[j] else lanes[j]
+    for i in range(whole, len(values)):
+        lanes[0] = values[i] if values[i] > lanes[0] else lanes[0]
+    top = lanes[0]
+    for j in range(1, 64):
+        top = lanes[j] if lanes[j] > top else top
+    return top
+
+
+@_helper
 def _log_total(values):
     """Log of the sum of exponentials."""
-    top = values[0]
-    for i in range(len(values)):
-        top = max(top, values[i])
+    top = _top(values)
     if top == -np.inf:
         return top
     total = _ZERO
@@ -531,3 +547,27 @@ def gated(gate_up, out):
         for j in range(width):
             gate = gate_up[i, j]
             out[i, j] = gate * _sigmoid(gate) * gate_up[i, width + j]
+
+
+@_entry(_ROWS, _INDICES, _INDICES, _ROW, _INDICES)
+def read_targets(logits, parent, token, logp, rank):
+    """What the target made of the rows it scored.
+
+    Args:
+        logits: float32 `[n + 1, V]`.
+        parent: int64 `[n + 1]`, rows; the first row has none.
+        token: int64 `[n + 1]`.
+        logp: float32 `[n + 1]`, filled with each token's log-probability in its parent's row, 0
+            for the first.
+        rank: int64 `[n + 1]`, filled with its rank there, from 1; 0 for the first.
+    """
+    norm = np.full(len(parent), np.float32(np.nan))
+    logp[0], rank[0] = _ZERO, 0
+    for i in range(1, len(parent)):
+        row, own = parent[i], logits[parent[i], token[i]]
+        if np.isnan(norm[row]):
+            norm[row] = _log_total(logits[row])
+        above = np.int32(0)
+        for j in range(logits.shape[1]):
+            above += np.int32(logits[row, j] > own)
+        logp[i], rank[i] = own - norm[row], above + 1

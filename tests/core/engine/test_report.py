@@ -236,3 +236,16 @@ def test_models_own_sampling_defaults() -> None:
     found = sampling_defaults(Holder(generation_config=odd))
     assert found == SamplingConfig(temperature=0.6)
     assert eos_ids(Holder(config=Holder(eos_token_id="</s>")), None) == frozenset()
+
+
+def test_loops_read_the_target_as_tensors_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dartree_core.draft import compiled
+
+    assert compiled.available()
+    by_loops = all_rounds(budget=16)
+    monkeypatch.setattr(compiled, "loaded", lambda: None)
+    for ours, theirs in zip(by_loops, all_rounds(budget=16), strict=True):
+        assert ours.tree.target_rank == theirs.tree.target_rank
+        for name in ("target_logp", "coverage"):
+            pair = getattr(ours.tree, name), getattr(theirs.tree, name)
+            assert pair[0] == pytest.approx(pair[1], abs=1e-4, nan_ok=True)
