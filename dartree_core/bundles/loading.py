@@ -93,6 +93,10 @@ def load(
             found.target.path, lean=True, memory=memory, graphs=graphs, **named
         )
     listener(what, 1, _STEPS, "steps")
+    compiling = "compiling for this CPU"
+    listener(compiling, 0, 1, "steps")
+    target_model.compile()
+    listener(compiling, 1, 1, "steps")
     tune_threads(target_model)
     drafter = None
     if found.draft is not None:
@@ -104,10 +108,7 @@ def load(
             memory=memory,
             rounded=True,
         )
-        compiling = "compiling for this CPU"
-        listener(compiling, 0, 1, "steps")
         drafter.compile()
-        listener(compiling, 1, 1, "steps")
     listener(what, 2, _STEPS, "steps")
     tokenizer = load_tokenizer(found.target.path, trust_remote_code=trust_remote_code)
     listener(what, _STEPS, _STEPS, "steps")

@@ -31,12 +31,12 @@ class PathConfidence:
 
         Args:
             shared: Its slot's row of what the head prepared.
-            states: `[F, S]` states of the level above.
+            states: `[F, S]` states of the level above, or of its first nodes.
             parent: int64 `[q]`, rows of that level that the new nodes follow.
         """
         own = self._head.confidence(shared, states)
         if own is not None:
-            along = self._levels[-1] + own.clamp(min=_FLOOR).log()
+            along = self._levels[-1][: len(own)] + own.clamp(min=_FLOOR).log()
             self._levels.append(along.index_select(0, parent))
 
     @property

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from dartree_core import compiled
+from dartree_core.compiled.arrays import Array, array
 from dartree_core.draft.cache import DraftCache
 from dartree_core.draft.checkpoint import DraftCheckpoint, read_checkpoint
 from dartree_core.draft.heads import CorrectionHead
@@ -23,8 +26,7 @@ from dartree_core.models.memory import Memory
 from dartree_core.models.target import Target
 
 if TYPE_CHECKING:
-    from dartree_core.draft.compiled.blocks import CompiledBackbone
-    from dartree_core.draft.compiled.trees import CompiledGrowth
+    from dartree_core.draft.builders.compiled import CompiledGrowth
     from dartree_core.draft.static import StaticDrafts
     from dartree_core.models.graphs import Graphs
 
@@ -91,7 +93,7 @@ class Drafter:
         self.label = label or checkpoint.path.name
         self.target = target
         self.backbone = checkpoint.backbone.to(target.device, target.dtype)
-        self._lean: LeanBackbone | CompiledBackbone | None = None
+        self._lean: LeanBackbone | None = None
         self.kernels = DraftKernels()
         if lean:
             typical = checkpoint.backbone.fc.weight
@@ -114,6 +116,7 @@ class Drafter:
         self._output = kernels.named(self.kernels.block)(table, None)
         self._embedding = own_embedding(checkpoint.embedding, target.embedding.weight)
         self._mask = torch.tensor([spec.mask_token_id], device=target.device)
+        self._table: Array | None = None
         if lean:
             with torch.inference_mode():
                 ids = self.vocabulary.target_ids(target.device)
@@ -132,16 +135,27 @@ class Drafter:
     @property
     def path(self) -> str:
         """What drafts run on, for people and for what is remembered of their costs."""
-        by_loops = self.growth is not None or not isinstance(self._lean, LeanBackbone | None)
+        by_loops = self.growth is not None or (self._lean is not None and self._lean.compiled)
         return ", ".join((self.kernels.block, *(["compiled"] if by_loops else [])))
 
     def compile(self) -> None:
         """Have what can be compiled for this CPU compiled; some seconds, once on a machine."""
-        from dartree_core.draft import compiled
+        if self._lean is not None:
+            self._lean.compile()
+            self._table = self._plain_table()
+        if compiled.available():
+            from dartree_core.draft.builders.compiled import CompiledGrowth, supports
 
-        self.growth = compiled.growth(self)
-        if isinstance(self._lean, LeanBackbone):
-            self._lean = compiled.backbone(self._lean) or self._lean
+            if supports(self.head):
+                embed = self.target.embed
+                self.growth = CompiledGrowth(self.head, self.vocabulary, embed)
+
+    def _plain_table(self) -> Array | None:
+        """The table that `_embed` looks tokens up in, where it does nothing else."""
+        table = self.target.embedding.weight if self._embedding is None else self._embedding
+        looked_up = self._embedding is not None or type(self.target.embedding) is nn.Embedding
+        plain = looked_up and self.spec.embedding_scale is None
+        return array(table) if plain and compiled.fits(table) else None
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -234,6 +248,10 @@ class Drafter:
 
     def embed_block(self, root: Tensor, size: int) -> Tensor:
         """What the first layer sees of the block behind `root`, `[size, H]`."""
+        if self._table is not None:
+            rows = np.empty((size, self.spec.hidden_size), np.float32)
+            rows[0], rows[1:] = self._table[int(root)], self._table[self.spec.mask_token_id]
+            return torch.from_numpy(rows)
         return self._embed(torch.cat((root, self._mask.expand(size - 1))))
 
     def conclude(self, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dartree_core import compiled
+from dartree_core.compiled.arrays import array
 from dartree_core.draft.cache import DraftCache
 from dartree_core.draft.dflash import DFlashBackbone, DraftLayer, RMSNorm
 from dartree_core.draft.rounding import DraftKernels
@@ -23,6 +26,9 @@ from dartree_core.models import kernels
 from dartree_core.models.arithmetic import rms_norm
 from dartree_core.models.kernels import Linear
 from dartree_core.models.rope import rotate
+
+if TYPE_CHECKING:
+    from dartree_core.compiled.layers import CompiledLayers
 
 MOST_NEW = 48
 """New context rows that a block's pass takes along; more, as after a prompt, go first."""
@@ -34,7 +40,7 @@ def supports(spec: DraftSpec) -> bool:
 
 
 @dataclass(slots=True)
-class Layer:
+class _Layer:
     """What a layer's pass needs.
 
     Attributes:
@@ -45,10 +51,10 @@ class Layer:
     attention_norm: RMSNorm
     qkv: Linear
     head_norm: Tensor
-    out: nn.Module
+    out: Linear
     mlp_norm: RMSNorm
     gate_up: Linear
-    down: nn.Module
+    down: Linear
 
 
 class LeanBackbone:
@@ -72,14 +78,54 @@ class LeanBackbone:
         kernels.pack(backbone, chosen.context)
         for lean, layer in zip(self.layers, backbone.layers, strict=True):
             assert isinstance(layer, DraftLayer)
-            lean.out, lean.down = layer.self_attn.o_proj, layer.mlp.down_proj
+            out, down = layer.self_attn.o_proj, layer.mlp.down_proj
+            assert isinstance(out, kernels.Packed)
+            assert isinstance(down, kernels.Packed)
+            lean.out, lean.down = out.run, down.run
+        self._compiled: CompiledLayers | None = None
 
-    def _take(self, layer: nn.Module, kernel: str) -> Layer:
+    @property
+    def compiled(self) -> bool:
+        """True when blocks run as compiled loops."""
+        return self._compiled is not None
+
+    def compile(self) -> None:
+        """Have blocks without masks run as compiled loops, where those fit."""
+        if not (compiled.fits(self.backbone.norm.weight) and compiled.available()):
+            return
+        from dartree_core.compiled.layers import CompiledLayers, Part, Shape
+
+        spec = self.spec
+        parts = [
+            Part(
+                attention_norm=array(layer.attention_norm.weight),
+                qkv=layer.qkv,
+                gain=array(layer.head_norm.squeeze(1)),
+                normed=True,
+                out=layer.out,
+                mlp_norm=array(layer.mlp_norm.weight),
+                gate_up=layer.gate_up,
+                down=layer.down,
+            )
+            for layer in self.layers
+        ]
+        shape = Shape(
+            spec.hidden_size,
+            spec.intermediate_size,
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            spec.rms_eps,
+        )
+        self._compiled = CompiledLayers(parts, array(self.backbone.norm.weight), shape)
+        self._hidden_norm = array(self.backbone.hidden_norm.weight)
+
+    def _take(self, layer: nn.Module, kernel: str) -> _Layer:
         assert isinstance(layer, DraftLayer)
         attention, mlp, spec = layer.self_attn, layer.mlp, self.spec
         q, k = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
         of_heads = (q.expand(spec.num_heads, 1, -1), k.expand(spec.num_kv_heads, 1, -1))
-        return Layer(
+        return _Layer(
             attention_norm=layer.input_layernorm,
             qkv=kernels.fuse(attention, ("q_proj", "k_proj", "v_proj"), kernel),
             head_norm=torch.cat(of_heads),
@@ -91,8 +137,8 @@ class LeanBackbone:
 
     def extend(self, features: Tensor, cache: DraftCache) -> None:
         """Commit context features `[t, layers * H]` of the next `t` positions."""
-        context = self.encode(features)
-        cos, sin = self.factors(cache.length, len(context))
+        context = self._encode(features)
+        cos, sin = self._factors(cache.length, len(context))
         for i, layer in enumerate(self.layers):
             _, keys, values = self._heads(layer, context, cos, sin)
             cache.place(i, keys, values)
@@ -116,9 +162,11 @@ class LeanBackbone:
         Returns:
             Final-normed hidden states `[n, H]`.
         """
-        context = x[:0] if features is None else self.encode(features)
+        if self._compiled is not None and not masks:
+            return self._run(self._compiled, x, cache, features)
+        context = x[:0] if features is None else self._encode(features)
         new, n = len(context), len(x)
-        cos, sin = self.factors(cache.length, new + n)
+        cos, sin = self._factors(cache.length, new + n)
         for i, layer in enumerate(self.layers):
             h = _normed(layer.attention_norm, x)
             rows = torch.cat((context, h)) if new else h
@@ -131,17 +179,40 @@ class LeanBackbone:
         cache.length += new
         return _normed(self.backbone.norm, x)
 
-    def encode(self, features: Tensor) -> Tensor:
-        """As `DFlashBackbone.encode_context`."""
-        return _normed(self.backbone.hidden_norm, self.backbone.fc(features))
+    def _run(
+        self, layers: CompiledLayers, x: Tensor, cache: DraftCache, features: Tensor | None
+    ) -> Tensor:
+        """As `__call__`, by compiled loops; writes over `x`."""
+        context = None if features is None else self._encode(features)
+        new = 0 if context is None else len(context)
+        start, end = cache.length, cache.length + new + len(x)
+        like = x.new_empty(self.spec.num_kv_heads, 0, self.spec.head_dim)
+        held = [part for i in range(len(self.layers)) for part in cache.room(i, like, end)]
+        hidden, _ = layers(
+            x,
+            *self._factors(start, end - start),
+            [part.numpy() for part in held],
+            [part[None, :, :end] for part in held],
+            start,
+            context=context,
+        )
+        cache.length += new
+        return hidden.clone()
 
-    def factors(self, start: int, count: int) -> tuple[Tensor, Tensor]:
+    def _encode(self, features: Tensor) -> Tensor:
+        """As `DFlashBackbone.encode_context`."""
+        rows: Tensor = self.backbone.fc(features)
+        if self._compiled is not None:
+            return self._compiled.norm(rows, self._hidden_norm)
+        return _normed(self.backbone.hidden_norm, rows)
+
+    def _factors(self, start: int, count: int) -> tuple[Tensor, Tensor]:
         """Rotary factors of `count` positions from `start`, as views of the tables."""
         rope = self.backbone.rope
         return rope.cos[start : start + count], rope.sin[start : start + count]
 
     def _heads(
-        self, layer: Layer, rows: Tensor, cos: Tensor, sin: Tensor
+        self, layer: _Layer, rows: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of rows `[n, H]`, each `[heads, n, D]`. What context rows
         would ask is not needed, and costs less than a product of its own for the others."""

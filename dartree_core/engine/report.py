@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dartree_core.draft import compiled
+from dartree_core import compiled
 from dartree_core.draft.supertree import Supertree
 from dartree_core.engine.verify import Verdict, VerifyPlan
 from dartree_core.tree import BonusFate, DraftTree, State

@@ -11,7 +11,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,12 @@ _ROWS = (1, 8)
 _REPEATS = 5
 
 
+def _op(packet: Any) -> Any:
+    """An operator without looking its only overload up in every call, which takes as long as
+    multiplying a row does."""
+    return packet.default
+
+
 def dense(weight: Tensor, bias: Tensor | None) -> Linear:
     """PyTorch's own product, in the weight's dtype, on any device."""
     return lambda x: F.linear(x, weight, bias)
@@ -35,7 +41,7 @@ def dense(weight: Tensor, bias: Tensor | None) -> Linear:
 def onednn(weight: Tensor, bias: Tensor | None) -> Linear:
     """float32 through oneDNN with the weight laid out for it once (exact, CPU)."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    run = torch.ops.mkldnn._linear_pointwise
+    run = _op(torch.ops.mkldnn._linear_pointwise)
     return lambda x: run(x, packed, bias, "none", [], "")
 
 
@@ -46,7 +52,7 @@ def fbgemm_half(weight: Tensor, bias: Tensor | None) -> Linear:
     computed as it would be alone.
     """
     packed = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), bias)
-    run = torch.ops.quantized.linear_dynamic_fp16
+    run = _op(torch.ops.quantized.linear_dynamic_fp16)
     return lambda x: run(x, packed)
 
 
@@ -58,7 +64,7 @@ def onednn_bfloat16(weight: Tensor, bias: Tensor | None) -> Linear:
     """
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), None)
     bias = None if bias is None else bias.to(torch.bfloat16)
-    run = torch.ops.mkldnn._linear_pointwise
+    run = _op(torch.ops.mkldnn._linear_pointwise)
     return lambda x: run(x.to(torch.bfloat16), packed, bias, "none", [], "").to(x.dtype)
 
 
@@ -78,7 +84,7 @@ def int8(weight: Tensor, bias: Tensor | None) -> Linear:
         warnings.simplefilter("ignore")
         quantised = torch._make_per_channel_quantized_tensor(levels, scales, zeros, 0)
     packed = torch.ops.quantized.linear_prepack(quantised, bias)
-    run = torch.ops.quantized.linear_dynamic
+    run = _op(torch.ops.quantized.linear_dynamic)
     narrow = not getattr(torch.cpu, "_is_vnni_supported", bool)()
     return lambda x: run(x, packed, narrow)
 
@@ -103,16 +109,20 @@ def named(name: str) -> Callable[[Tensor, Tensor | None], Linear]:
 
 
 class Packed(nn.Module):
-    """A linear module whose weight lives in a kernel's own layout."""
+    """A linear module whose weight lives in a kernel's own layout.
+
+    Attributes:
+        run: The kernel, for callers who want nothing of a module.
+    """
 
     def __init__(self, linear: nn.Linear, kernel: str) -> None:
         super().__init__()
         bias = None if linear.bias is None else linear.bias.detach()
-        self._run = named(kernel)(linear.weight.detach(), bias)
+        self.run = named(kernel)(linear.weight.detach(), bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., in]` to `[..., out]`."""
-        return self._run(x)
+        return self.run(x)
 
 
 def pack(module: nn.Module, kernel: str) -> None:

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dartree_core import compiled
+from dartree_core.compiled.arrays import array
 from dartree_core.models import kernels
 from dartree_core.models.arithmetic import Arithmetic, rms_norm
 from dartree_core.models.buckets import MOST_ROWS
@@ -26,6 +28,7 @@ from dartree_core.models.rope import rotate, tables
 from dartree_core.models.target import Target, TargetOutput
 
 if TYPE_CHECKING:
+    from dartree_core.compiled.layers import CompiledLayers, Part
     from dartree_core.models.fused import Fused
     from dartree_core.models.static import StaticPasses
 
@@ -123,6 +126,7 @@ class LeanTarget(Target):
         self._arithmetic = Arithmetic()
         self._static: StaticPasses | None = None
         self.decoder_layers = [self._take(layer) for layer in decoder.layers]
+        self._compiled: CompiledLayers | None = None
         self._norm: Tensor = decoder.norm.weight.detach()
         self._head = self._pack(self.output.weight.detach(), self.output.bias)
         if wanted(self.device, graphs):
@@ -131,7 +135,43 @@ class LeanTarget(Target):
     @property
     def path(self) -> str:
         """Which code computes the model, the kernel of its products, and how it is launched."""
-        return f"lean ({', '.join((self.kernel, *(self._static.facts if self._static else ())))})"
+        facts = [self.kernel, *(["compiled"] if self._compiled else [])]
+        return f"lean ({', '.join((*facts, *(self._static.facts if self._static else ())))})"
+
+    def compile(self) -> None:
+        """Have passes run as compiled loops between their products, where those fit; some
+        seconds, once on a machine."""
+        if not (compiled.fits(self._norm) and compiled.available()):
+            return
+        from dartree_core.compiled.layers import CompiledLayers, Shape
+
+        parts = [self._part(layer) for layer in self.decoder_layers]
+        shape = Shape(
+            self.hidden_size,
+            self.config.intermediate_size,
+            self.num_heads,
+            self.kv_heads,
+            self.head_dim,
+            self.eps,
+        )
+        self._compiled = CompiledLayers(parts, array(self._norm), shape)
+
+    def _part(self, layer: Layer) -> Part:
+        from dartree_core.compiled.layers import Part
+
+        gain = self._norm.new_ones(self.num_heads + self.kv_heads, self.head_dim)
+        if layer.norms is not None:
+            gain[: self.num_heads], gain[self.num_heads :] = layer.norms
+        return Part(
+            attention_norm=array(layer.attention_norm),
+            qkv=layer.qkv,
+            gain=array(gain),
+            normed=layer.norms is not None,
+            out=layer.out,
+            mlp_norm=array(layer.mlp_norm),
+            gate_up=layer.gate_up,
+            down=layer.down,
+        )
 
     def new_cache(self) -> LeanCache:  # type: ignore[override]
         """An empty cache for one sequence."""
@@ -216,6 +256,19 @@ class LeanTarget(Target):
         mask = self._mask(None if visible is None else visible.to(self.device), n, start)
 
         # Views for all layers at once: a dozen in every layer would take as long as its norms.
+        if self._compiled is not None:
+            x, features = self._compiled(
+                self.embed(tokens),
+                cos,
+                sin,
+                list(cache.data.numpy().reshape(-1, *cache.data.shape[2:])),
+                cache.data[..., :end, :].flatten(0, 1).unsqueeze(1).unbind(),
+                start,
+                mask=mask,
+                taps=taps,
+            )
+            x = x[-1:] if last_only else x
+            return TargetOutput(logits=self.project(x).float(), features=features)
         fresh = cache.data[..., start:end, :].flatten(0, 1).unbind()
         known = cache.data[..., :end, :].flatten(0, 1).unsqueeze(1).unbind()
 

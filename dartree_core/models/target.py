@@ -113,6 +113,9 @@ class Target:
         """An empty cache for one sequence."""
         return KVCache(self.num_layers)
 
+    def compile(self) -> None:
+        """Have what can be compiled for this machine compiled; nothing here, see `LeanTarget`."""
+
     def embed(self, tokens: Tensor) -> Tensor:
         """Embeddings `[n, H]` of token ids `[n]`, as the first layer sees them."""
         out: Tensor = self.embedding(tokens)

@@ -154,8 +154,12 @@ def _grow(
         sure.extend(slots.shared[depth], states, parent)
         yield partial(_last, root, slots, picks[:])
         nodes += count
-        if ample is not None and ample.after(path):
-            break
+        if ample is not None:
+            # Best first, so those from which anything can come lead the level.
+            alive = ample.after(path)
+            if not alive:
+                break
+            path, parent, token = path[:alive], parent[:alive], token[:alive]
         if depth + 1 < max_depth:
             states = head.follow(states.index_select(0, parent), token, embed, slots.shared[depth])
     grown = _join(root, slots, picks)
@@ -164,10 +168,10 @@ def _grow(
 
 
 class _Ample:
-    """Tells when no deeper node can be among the best.
+    """Tells below which nodes none can be among the best.
 
-    Path scores do not rise along a path, so with `depth_bonus <= 0` no key below the frontier
-    exceeds that of its best node.
+    Path scores do not rise along a path, so with `depth_bonus <= 0` no key below a node exceeds
+    the node's.
 
     Args:
         enough: Nodes wanted.
@@ -180,15 +184,18 @@ class _Ample:
         self._depth = 0
         self._best = np.empty(0, np.float32)
 
-    def after(self, path: Tensor) -> bool:
-        """A level was selected: its path scores `[q]` on the host, in descending order."""
+    def after(self, path: Tensor) -> int:
+        """A level was selected, with path scores `[q]` on the host, in descending order: how many
+        of its nodes may have descendants among the best."""
         self._depth += 1
         keys = path.numpy() + self._bonus * np.float32(self._depth)
         best = np.concatenate((self._best, keys))
         best.sort()
         self._best = best = best[-self.enough :]
+        if len(best) < self.enough:
+            return len(keys)
         # NaN compares false: what overflowed is grown to its end.
-        return len(best) == self.enough and bool(best[0] >= keys[0])
+        return len(keys) - int(np.count_nonzero(keys <= best[0]))
 
 
 def _select(path: Tensor, logp: Tensor, count: int, branch: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -284,10 +291,13 @@ class _Slots:
         return torch.log_softmax(corrected, dim=-1).clamp_(max=0)
 
     def rows_of(self, pick: _Pick, frontier: int) -> Tensor:
-        """A pick's scores with a row for each of `frontier` parents and all candidates' columns."""
-        scores = pick.logp.expand(frontier, -1)
-        missing = len(self.rows[0]) - scores.shape[1]
-        return F.pad(scores, (0, missing), value=float("-inf")) if missing else scores
+        """A pick's scores with a row for each of `frontier` nodes above, whether it was expanded
+        or not, and all candidates' columns."""
+        scores = pick.logp.expand(frontier, -1) if len(pick.logp) == 1 else pick.logp
+        missing = (len(self.rows[0]) - scores.shape[1], frontier - len(scores))
+        if not any(missing):
+            return scores
+        return F.pad(scores, (0, missing[0], 0, missing[1]), value=float("-inf"))
 
     def candidates(self, depths: int) -> list[Tensor]:
         """Target ids that could be proposed at the first `depths` slots."""
@@ -301,7 +311,8 @@ class _Pick(NamedTuple):
     """What one depth selected.
 
     Attributes:
-        logp: float32 `[F, C]`, scores of the frontier's candidates, or `[1, C]` for all of it.
+        logp: float32 `[F, C]`, scores of the frontier's candidates, or `[1, C]` for all of it;
+            the frontier are the first nodes of the level above, mostly all.
         parent: int64 `[q]`, rows of the frontier.
         child: int64 `[q]`, columns of the candidates.
         token: int64 `[q]`, target ids.

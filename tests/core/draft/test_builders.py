@@ -145,8 +145,9 @@ def test_growth_stops_only_where_nothing_deeper_is_kept(
     grow = BUILDERS["dartree"]
     whole = finish(grow(block, domino(), ROOT, embed, config, 6))
     short = finish(grow(block, domino(), ROOT, embed, config, 6, enough))
-    # Levels may be narrower too, so nodes have other ids.
-    assert verified(short) == verified(whole)
+    # Levels may be narrower too, so nodes have other ids, and products of fewer rows round
+    # otherwise.
+    assert verified(short) == pytest.approx(verified(whole), rel=1e-5)
     assert short.num_nodes <= whole.num_nodes
 
 

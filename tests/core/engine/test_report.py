@@ -239,7 +239,7 @@ def test_models_own_sampling_defaults() -> None:
 
 
 def test_loops_read_the_target_as_tensors_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dartree_core.draft import compiled
+    from dartree_core import compiled
 
     assert compiled.available()
     by_loops = all_rounds(budget=16)

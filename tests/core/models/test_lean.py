@@ -24,9 +24,16 @@ TAPS = (0, 2)
 CLOSE = {"atol": 2e-4, "rtol": 1e-4}
 
 
-def both(family: str, **options: Any) -> tuple[Target, LeanTarget]:
+COMPILED = pytest.mark.parametrize("compiled", [False, True], ids=["tensors", "compiled"])
+
+
+def both(family: str, *, compiled: bool = False, **options: Any) -> tuple[Target, LeanTarget]:
     general = tiny.target(family)
-    return general, LeanTarget(copy.deepcopy(general.model), **options)
+    lean = LeanTarget(copy.deepcopy(general.model), **options)
+    if compiled:
+        lean.compile()
+        assert "compiled" in lean.path
+    return general, lean
 
 
 def pass_both(
@@ -41,10 +48,11 @@ def pass_both(
 
 
 @pytest.mark.parametrize("family", LEAN)
+@COMPILED
 @settings(max_examples=15)
 @given(data=st.data())
-def test_prefill_trees_and_steps_agree(family: str, data: st.DataObject) -> None:
-    general, lean = both(family)
+def test_prefill_trees_and_steps_agree(family: str, compiled: bool, data: st.DataObject) -> None:
+    general, lean = both(family, compiled=compiled)
     caches = [general.new_cache(), lean.new_cache()]
     ids = st.integers(0, tiny.VOCAB - 1)
     prompt = data.draw(st.lists(ids, min_size=1, max_size=12))
@@ -71,15 +79,19 @@ def test_prefill_trees_and_steps_agree(family: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("family", LEAN)
-def test_one_row_of_many_is_enough(family: str) -> None:
-    general, lean = both(family)
+@COMPILED
+def test_one_row_of_many_is_enough(family: str, compiled: bool) -> None:
+    general, lean = both(family, compiled=compiled)
     caches = [general.new_cache(), lean.new_cache()]
     pass_both(general, lean, caches, tiny.PROMPT, last_only=True)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pair", ["tied", "untied"])
-def test_a_drafted_answer_is_the_general_paths_plain_answer(pair: str, method: Any) -> None:
+@COMPILED
+def test_a_drafted_answer_is_the_general_paths_plain_answer(
+    pair: str, method: Any, compiled: bool
+) -> None:
     name = {"tied": "draft_tied_p1_s0", "untied": "draft_untied_p0_s1"}[pair]
     from dartree_core.draft import load_drafter
 
@@ -90,7 +102,11 @@ def test_a_drafted_answer_is_the_general_paths_plain_answer(pair: str, method: A
     general = Decoder(load_target(folder / f"target_{pair}", **options))
     prompt = [7, 100, 31, 8, 250]
     plain = general.generate(prompt, DecodeConfig(method="ar", max_new_tokens=40))
-    drafted = Decoder(lean, load_drafter(folder / name, lean, lean=True))
+    drafter = load_drafter(folder / name, lean, lean=True)
+    if compiled:
+        lean.compile()
+        drafter.compile()
+    drafted = Decoder(lean, drafter)
     config = DecodeConfig(method=method, max_new_tokens=40)
     assert drafted.generate(prompt, config).token_ids == plain.token_ids
 
@@ -184,3 +200,51 @@ def test_the_cache_keeps_committed_rows_as_it_grows() -> None:
     cache.crop(2)
     assert cache.length == 1
     assert cache.nbytes == cache.data.numel() * 4
+
+
+@pytest.mark.parametrize("family", LEAN)
+def test_a_compiled_row_is_computed_as_it_would_be_alone(family: str) -> None:
+    """Up to attention, which sums over other numbers of positions in other orders."""
+    _, lean = both(family, compiled=True)
+    cache = lean.new_cache()
+    lean.forward(torch.tensor(tiny.PROMPT), cache)
+    cache.commit(torch.arange(len(tiny.PROMPT)))
+    visible = torch.eye(5, dtype=torch.bool)
+    visible[:, 0] = True
+    tokens = torch.tensor([3, 9, 9, 30, 41])
+    position = torch.tensor([8, 9, 9, 9, 9])
+    many = lean.forward(tokens, cache, positions=position, visible=visible).logits
+    for row in range(1, 5):
+        alone = lean.forward(
+            tokens[[0, row]], cache, positions=position[[0, row]], visible=visible[:2, :2]
+        ).logits
+        torch.testing.assert_close(alone[1], many[row], **CLOSE)
+    assert torch.equal(many[1], many[2])
+
+
+@pytest.mark.parametrize("few", [0, 101, 1024])
+def test_a_long_prefill_and_steps_behind_it_are_compiled_too(
+    monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """A pass of more rows than buffers are kept for, then steps with attention of either kind."""
+    from dartree_core.compiled import layers
+
+    monkeypatch.setattr(layers, "_FEW", few)
+    general, lean = both("qwen3-padded", compiled=True)
+    caches = [general.new_cache(), lean.new_cache()]
+    generator = torch.Generator().manual_seed(3)
+    prompt = torch.randint(0, tiny.VOCAB, (100,), generator=generator).tolist()
+    pass_both(general, lean, caches, prompt)
+    for cache in caches:
+        cache.commit(torch.arange(100))
+    for step in range(3):
+        pass_both(general, lean, caches, [step + 4])
+        for cache in caches:
+            cache.commit(torch.arange(1))
+
+
+def test_half_precision_is_not_compiled() -> None:
+    general = tiny.target("llama")
+    lean = LeanTarget(copy.deepcopy(general.model).bfloat16())
+    lean.compile()
+    assert "compiled" not in lean.path

@@ -1,4 +1,4 @@
-"""Growing a tree on a CPU, as loops that Numba compiles.
+"""Loops that Numba compiles for the CPU: growing a tree, and what lies between products.
 
 What takes a tree's levels so long as tensor operations is not the arithmetic but a hundred calls
 of microseconds each. Here a whole tree is one call. Semantics are those of
@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import njit, typeof, types
 from numba.extending import intrinsic
 
-from dartree_core.draft.compiled.arrays import Array
+from dartree_core.compiled.arrays import Array
 
 _MATH = {"contract", "reassoc", "arcp", "nsz"}
 """Liberties taken with rounding. Infinities and NaN keep their meaning: noise and overflow bring
@@ -43,7 +43,7 @@ def _entry(*signature):
     return compiled
 
 
-_INT, _FLOAT = types.int64, types.float32
+_INT, _FLOAT, _BOOL = types.int64, types.float32, types.boolean
 _INDICES = types.int64[::1]
 _ROW, _ROWS, _HEADS = types.float32[::1], types.float32[:, ::1], types.float32[:, :, ::1]
 
@@ -448,15 +448,19 @@ def grow(logits, hidden, scale, given, head, limits):
             for other in range(columns):
                 better += scores[f, other] > scores[f, c]
             head_rank[node] = better + 1
-            _next_state(head.inputs[rows[slot, c]], carried[f, :gates], states[f], fresh[n])
-        states, fresh = fresh, states
         above, frontier, nodes = nodes + 1, count, nodes + count
         if limits.enough:
             lift = limits.bonus * np.float32(slot + 1)
             filled = _merge(best, filled, values[:count], lift)
-            # NaN compares false: what overflowed is grown to its end.
-            if filled == limits.enough and best[filled - 1] >= values[0] + lift:
-                break
+            if filled == limits.enough:
+                # Best first, so those from which anything can come lead the level. NaN compares
+                # false: what overflowed is grown to its end.
+                while frontier > 0 and values[frontier - 1] + lift <= best[filled - 1]:
+                    frontier -= 1
+        for n in range(frontier):
+            given = head.inputs[rows[slot, chosen[n]]]
+            _next_state(given, carried[picked[n], :gates], states[picked[n]], fresh[n])
+        states, fresh = fresh, states
     end = nodes + 1
     return Grown(
         token[:end],
@@ -481,6 +485,15 @@ def _root_mean(x, eps):
     return math.sqrt(total / np.float32(len(x)) + eps)
 
 
+@_entry(_ROWS, _ROW, _FLOAT, _ROWS)
+def norm(x, weight, eps, out):
+    """`out = rms_norm(x) * weight`, rows `[n, H]`."""
+    for i in range(len(x)):
+        scale = _ONE / _root_mean(x[i], eps)
+        for j in range(x.shape[1]):
+            out[i, j] = x[i, j] * scale * weight[j]
+
+
 @_entry(_ROWS, _ROWS, _ROW, _FLOAT, _ROWS)
 def add_norm(x, delta, weight, eps, out):
     """`x += delta`, and `out = rms_norm(x) * weight`, rows `[n, H]`."""
@@ -492,13 +505,14 @@ def add_norm(x, delta, weight, eps, out):
             out[i, j] = x[i, j] * scale * weight[j]
 
 
-@_entry(_ROWS, _ROWS, _FLOAT, _ROWS, _ROWS, _INT, _HEADS, _HEADS, _HEADS, _INT)
-def heads(qkv, gain, eps, cos, sin, new, queries, keys, values, start):
+@_entry(_ROWS, _ROWS, _BOOL, _FLOAT, _ROWS, _ROWS, _INT, _HEADS, _HEADS, _HEADS, _INT)
+def heads(qkv, gain, normed, eps, cos, sin, new, queries, keys, values, start):
     """Norms and rotations of attention heads; results go where attention reads them.
 
     Args:
         qkv: `[new + n, (heads + 2 * kv_heads) * D]`, one product's rows.
-        gain: `[heads + kv_heads, D]`, weights of the norms.
+        gain: `[heads + kv_heads, D]`, weights of the norms; ones without.
+        normed: Whether there are norms.
         eps: Of the norms.
         cos, sin: `[new + n, D]`, see `models.rope.tables`.
         new: First rows, of which only keys and values are wanted.
@@ -512,7 +526,7 @@ def heads(qkv, gain, eps, cos, sin, new, queries, keys, values, start):
     for row in range(len(qkv)):
         for h in range(0 if row >= new else asking, asking + groups):
             head = qkv[row, h * width : (h + 1) * width]
-            scale = _ONE / _root_mean(head, eps)
+            scale = _ONE / _root_mean(head, eps) if normed else _ONE
             if h < asking:
                 out = queries[h // shared, h % shared * n + row - new]
             else:
@@ -525,6 +539,66 @@ def heads(qkv, gain, eps, cos, sin, new, queries, keys, values, start):
         for h in range(groups):
             for j in range(width):
                 values[h, start + row, j] = qkv[row, (asking + groups + h) * width + j]
+
+
+@_helper
+def _weigh(weights, rows, values, out):
+    """`out[i] = weights[i] @ values` for `rows` rows; four values pass at once."""
+    count = weights.shape[1]
+    for i in range(rows):
+        for d in range(out.shape[1]):
+            out[i, d] = _ZERO
+    for t in range(0, count - 3, 4):
+        for i in range(rows):
+            p, q, r, s = weights[i, t], weights[i, t + 1], weights[i, t + 2], weights[i, t + 3]
+            for d in range(out.shape[1]):
+                out[i, d] += (
+                    p * values[t, d]
+                    + q * values[t + 1, d]
+                    + r * values[t + 2, d]
+                    + s * values[t + 3, d]
+                )
+    for t in range(count // 4 * 4, count):
+        for i in range(rows):
+            for d in range(out.shape[1]):
+                out[i, d] += weights[i, t] * values[t, d]
+
+
+@_entry(_HEADS, _HEADS, _HEADS, _INT, _FLOAT, _ROWS)
+def attend(queries, keys, values, end, scale, out):
+    """Attention of a few rows that all see everything.
+
+    Args:
+        queries: `[kv_heads, heads / kv_heads * n, D]`.
+        keys, values: `[kv_heads, capacity, D]`, of which `end` rows are there.
+        end: See `keys`.
+        scale: Of the products of queries and keys.
+        out: `[n, heads * D]`, filled.
+    """
+    groups, rows, width = queries.shape
+    n = len(out)
+    asking = np.zeros(((rows + 3) // 4 * 4, width), np.float32)
+    weights = np.empty((len(asking), end), np.float32)
+    mixed = np.empty((rows, width), np.float32)
+    nothing = np.zeros(end, np.float32)
+    for group in range(groups):
+        for r in range(rows):
+            for d in range(width):
+                asking[r, d] = queries[group, r, d] * scale
+        _product(asking, rows, keys[group, :end], nothing, weights)
+        for r in range(rows):
+            top = _top(weights[r])
+            total = _ZERO
+            for t in range(end):
+                weights[r, t] = _exp(weights[r, t] - top)
+                total += weights[r, t]
+            for t in range(end):
+                weights[r, t] /= total
+        _weigh(weights, rows, values[group, :end], mixed)
+        for r in range(rows):
+            head = group * (rows // n) + r // n
+            for d in range(width):
+                out[r % n, head * width + d] = mixed[r, d]
 
 
 @_entry(_HEADS, _ROWS)

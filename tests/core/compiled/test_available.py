@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-CHECK = "from dartree_core.draft import compiled; print(compiled.available())"
+CHECK = "from dartree_core import compiled; print(compiled.available())"
 
 
 def told(*lines: str, **environment: str) -> str:
@@ -43,13 +43,13 @@ def test_code_that_does_not_compile_is_left_out() -> None:
 
 def test_nothing_is_loaded_before_it_is_asked_for() -> None:
     loaded = "import sys; print('numba' in sys.modules)"
-    assert told("import dartree_core.draft.compiled, dartree_core.draft.growing", loaded) == "False"
+    assert told("import dartree_core.compiled, dartree_core.draft.growing", loaded) == "False"
 
 
 def test_code_that_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from numba import types
 
-    from dartree_core.draft.compiled import loops
+    from dartree_core.compiled import loops
 
     compile_now = loops.njit
 

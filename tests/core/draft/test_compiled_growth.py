@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dartree_core import compiled as package
 from dartree_core.config import Method, TreeConfig
 from dartree_core.draft import BUILDERS, BlockDraft, Drafter, Supertree
-from dartree_core.draft import compiled as package
-from dartree_core.draft.compiled.trees import CompiledGrowth, supports
+from dartree_core.draft.builders.compiled import CompiledGrowth, supports
 from dartree_core.draft.growing import grow
 from dartree_core.draft.heads import DominoHead, NoHead
 from dartree_core.draft.heads.lean_domino import LeanDominoHead
@@ -178,7 +178,7 @@ def test_rows_of_a_larger_tensor_are_taken() -> None:
 
 
 def test_which_heads_are_supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dartree_core.draft.compiled import trees
+    from dartree_core.draft.builders import compiled as trees
     from dartree_core.draft.heads import lean_domino
 
     published = head_of(40, 0, prefix=0, biases=False, state=12)
@@ -235,7 +235,7 @@ def test_without_numba_the_builders_do(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 9), words=st.integers(1, 300))
 def test_what_the_target_made_of_rows(seed: int, rows: int, words: int) -> None:
-    from dartree_core.draft.compiled import loops
+    from dartree_core.compiled import loops
 
     generator = np.random.default_rng(seed)
     logits = (6 * generator.standard_normal((rows, words))).astype(np.float32)

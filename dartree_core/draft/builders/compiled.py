@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dartree_core.compiled import fits, loops
+from dartree_core.compiled.arrays import Array, array
 from dartree_core.config import Method, TreeConfig
 from dartree_core.draft.builders.dartree import expansion
-from dartree_core.draft.compiled import loops
-from dartree_core.draft.compiled.arrays import Array, array
 from dartree_core.draft.heads import CorrectionHead
 from dartree_core.draft.heads.base import Embed
 from dartree_core.draft.heads.lean_domino import LeanDominoHead
@@ -35,8 +35,7 @@ def supports(head: CorrectionHead) -> bool:
     if not isinstance(head, LeanDominoHead) or head.inputs is None:
         return False
     _, from_state, _, _ = head.published.gru()
-    small = from_state.numel() <= _MOST_WEIGHTS
-    return small and from_state.device.type == "cpu" and from_state.dtype == torch.float32
+    return fits(from_state) and from_state.numel() <= _MOST_WEIGHTS
 
 
 class CompiledGrowth:
@@ -74,6 +73,7 @@ class CompiledGrowth:
             ids=ids.numpy(),
             prefix_len=published.prefix_len,
         )
+        self._settings: dict[Any, loops.Limits] = {}
         self._row = np.full(vocabulary.reach, -1)
         self._row[self._head.ids] = np.arange(len(ids))
 
@@ -91,7 +91,10 @@ class CompiledGrowth:
         enough: int | None = None,
     ) -> Supertree:
         """As the builder of `method`, one of `GROWN`; arguments as there."""
-        limits = self._limits(method, block, tree, depth, enough)
+        asked = (method, block.base_logits.shape[1], tree, depth, enough)
+        limits = self._settings.get(asked)
+        if limits is None:
+            limits = self._settings[asked] = self._limits(method, block, tree, depth, enough)
         grown = loops.grow(
             np.ascontiguousarray(block.base_logits.numpy()),
             np.ascontiguousarray(block.hidden.numpy()),
