@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,6 @@ from torch import Tensor
 from dartree_core.compiled import loops
 from dartree_core.compiled.arrays import Array
 
-_KEPT = 64
-"""Rows up to which buffers are kept from pass to pass."""
 _FEW = 1024
 """Rows times positions up to which attention is quicker done here than on its way to a library,
 which shares it among cores."""
@@ -86,8 +85,15 @@ class _Room:
         self.gated = _Buffer(n, shape.intermediate)
 
 
+class _Rooms(threading.local):
+    """Rooms by their rows, a thread's own."""
+
+    def __init__(self) -> None:
+        self.by_rows: dict[int, _Room] = {}
+
+
 class CompiledLayers:
-    """Runs layers on rows of one sequence; a row's results do not depend on the others'.
+    """Runs layers on a few rows of one sequence.
 
     Args:
         parts: The layers.
@@ -102,7 +108,7 @@ class CompiledLayers:
         self._scale = np.float32(shape.head_dim**-0.5)
         # Of the norm that a layer's end leads to: the next layer's, or the last of all.
         self._next = [*(part.attention_norm for part in parts[1:]), norm]
-        self._rooms: dict[int, _Room] = {}
+        self._rooms = _Rooms()
 
     def __call__(
         self,
@@ -132,7 +138,7 @@ class CompiledLayers:
 
         Returns:
             Final-normed rows `[n, H]`, and tapped outputs side by side `[n, len(taps) * H]` or
-            None. The rows are valid until the next pass.
+            None. The rows are valid until this thread's next pass.
         """
         n, hidden = x.shape
         room = self._room(n)
@@ -184,9 +190,7 @@ class CompiledLayers:
         return out
 
     def _room(self, n: int) -> _Room:
-        room = self._rooms.get(n)
+        room = self._rooms.by_rows.get(n)
         if room is None:
-            room = _Room(self._shape, n)
-            if n <= _KEPT:
-                self._rooms[n] = room
+            room = self._rooms.by_rows[n] = _Room(self._shape, n)
         return room

@@ -140,7 +140,8 @@ class LeanTarget(Target):
 
     def compile(self) -> None:
         """Have passes run as compiled loops between their products, where those fit; some
-        seconds, once on a machine."""
+        seconds, once on a machine. Long passes, as over a prompt, keep tensor operations, which
+        all cores share."""
         if not (compiled.fits(self._norm) and compiled.available()):
             return
         from dartree_core.compiled.layers import CompiledLayers, Shape
@@ -256,7 +257,7 @@ class LeanTarget(Target):
         mask = self._mask(None if visible is None else visible.to(self.device), n, start)
 
         # Views for all layers at once: a dozen in every layer would take as long as its norms.
-        if self._compiled is not None:
+        if self._compiled is not None and n <= MOST_ROWS:
             x, features = self._compiled(
                 self.embed(tokens),
                 cos,

@@ -223,10 +223,8 @@ def test_a_compiled_row_is_computed_as_it_would_be_alone(family: str) -> None:
 
 
 @pytest.mark.parametrize("few", [0, 101, 1024])
-def test_a_long_prefill_and_steps_behind_it_are_compiled_too(
-    monkeypatch: pytest.MonkeyPatch, few: int
-) -> None:
-    """A pass of more rows than buffers are kept for, then steps with attention of either kind."""
+def test_steps_behind_a_long_prefill_agree(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """A pass of many rows, then steps with attention of either kind."""
     from dartree_core.compiled import layers
 
     monkeypatch.setattr(layers, "_FEW", few)
