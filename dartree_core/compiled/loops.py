@@ -457,7 +457,7 @@ def grow(logits, hidden, scale, given, head, limits):
                 # false: what overflowed is grown to its end.
                 while frontier > 0 and values[frontier - 1] + lift <= best[filled - 1]:
                     frontier -= 1
-        for n in range(frontier):
+        for n in range(frontier if slot + 1 < depths else 0):
             given = head.inputs[rows[slot, chosen[n]]]
             _next_state(given, carried[picked[n], :gates], states[picked[n]], fresh[n])
         states, fresh = fresh, states

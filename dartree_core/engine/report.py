@@ -29,6 +29,8 @@ def describe_tree(
     Returns:
         The tree, and the accepted path as node ids.
     """
+    if not tree.num_nodes:
+        return _bare(int(tree.token), full=logits is not None), [0]
     ints = torch.stack((tree.token, tree.parent, tree.depth, tree.draft_rank, tree.head_rank))
     floats = torch.stack((tree.draft_logp, tree.head_logp, tree.path_logp, tree.select))
     token, parent, depth, draft_rank, head_rank = ints.tolist()
@@ -58,6 +60,17 @@ def describe_tree(
         ),
         accepted,
     )
+
+
+def _bare(token: int, *, full: bool) -> DraftTree:
+    """A root alone, without the operations that describe a tree: there is one for every token
+    that is decoded plainly."""
+    zeros = ([0.0],) * 4
+    columns: dict[str, Any] = {}
+    if full:
+        columns = {name: [0] for name in ("draft_rank", "head_rank", "target_rank")}
+        columns |= {name: [0.0] for name in ("target_logp", "coverage")}
+    return DraftTree([token], [-1], [0], [-1], *zeros, kept=[True], state=["hit"], **columns)
 
 
 def _states(parent: list[int], kept: list[bool], hits: set[int]) -> list[State]:

@@ -16,6 +16,9 @@ from torch import Tensor
 from dartree_core.draft.supertree import Supertree, ancestors
 from dartree_core.engine.sampling import Chooser
 
+_NOBODY = torch.tensor([-1])
+_ITSELF = torch.tensor([[True]])
+
 
 @dataclass(slots=True)
 class VerifyPlan:
@@ -36,6 +39,9 @@ class VerifyPlan:
     @classmethod
     def of(cls, tree: Supertree, start: int) -> VerifyPlan:
         """Lay out the kept nodes of `tree`, whose root sits at position `start`."""
+        if not tree.num_nodes:
+            # A plain step in as few operations as possible: there is one for every token.
+            return cls(tree.token, _NOBODY, torch.tensor([start]), _ITSELF)
         kept = tree.kept
         row_of = torch.zeros(len(tree.token), dtype=torch.int64, device=kept.device)
         row_of[kept] = torch.arange(len(kept), device=kept.device)
