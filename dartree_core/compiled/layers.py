@@ -150,7 +150,8 @@ class CompiledLayers:
         factors = cos.numpy(), sin.numpy()
         end = start + new + n
         few = mask is None and n * end <= _FEW
-        features = x.new_empty(n, len(taps) * hidden) if taps else None
+        features = np.empty((n, len(taps) * hidden), np.float32)
+        places = {layer: at * hidden for at, layer in enumerate(taps)}
         loops.norm(stream, self._parts[0].attention_norm, self._eps, block)
         for i, part in enumerate(self._parts):
             loops.heads(
@@ -178,10 +179,10 @@ class CompiledLayers:
             loops.gated(part.gate_up(room.normed.tensor).numpy(), room.gated.array)
             delta = part.down(room.gated.tensor).numpy()
             loops.add_norm(stream, delta, self._next[i], self._eps, block)
-            if features is not None and i in taps:
-                at = taps.index(i) * hidden
-                features[:, at : at + hidden] = x
-        return rows[new:], features
+            at = places.get(i)
+            if at is not None:
+                features[:, at : at + hidden] = stream
+        return rows[new:], torch.from_numpy(features) if taps else None
 
     def norm(self, x: Tensor, weight: Array) -> Tensor:
         """Root-mean-square norm of rows `[n, H]`, with weights `[H]`."""

@@ -102,8 +102,7 @@ class Session:
         self.cache.commit(rows)
         self.ids.extend(tokens)
         if features is not None and continuous:
-            new = features[rows]
-            self.pending.append(new)
+            self.pending.append(features.index_select(0, rows))
 
     def encode_pending(self) -> None:
         """Bring the drafter's context up to date with the target's."""

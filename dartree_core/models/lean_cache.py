@@ -56,7 +56,7 @@ class LeanCache:
     def _scattered(self, rows: Tensor) -> bool:
         """False when the rows already lie where they belong; an accelerator is not asked, since
         waiting for its answer takes longer than moving a few rows."""
-        return self.data.device.type != "cpu" or int(rows[-1]) != len(rows) - 1
+        return self.data.device.type != "cpu" or rows.numpy()[-1] != len(rows) - 1
 
     def crop(self, length: int) -> None:
         """Forget all positions from `length` on."""
