@@ -1,8 +1,9 @@
 """Loops that Numba compiles for the CPU: growing a tree, and what lies between products.
 
-What takes a tree's levels so long as tensor operations is not the arithmetic but a hundred calls
-of microseconds each. Here a whole tree is one call. Semantics are those of
-`dartree_core.draft.builders.dartree` with `heads.lean_domino`, which stay the oracle in tests.
+What takes a tree's levels, or a layer, so long as tensor operations is not the arithmetic but a
+hundred calls of microseconds each. Here a whole tree is one call, and so is all that a layer does
+between two products. Semantics are those of `dartree_core.draft.builders.dartree` with
+`heads.lean_domino`, and of `dartree_core.models.lean`, which stay the oracle in tests.
 
 All compiled code is in this one file because a compilation is cached with the file of the
 function that was called: a change elsewhere would not be noticed.

@@ -64,19 +64,15 @@ class LeanBackbone:
         backbone: Its linear modules are handed to kernels: it still runs, but its weights
             cannot be read any more.
         chosen: Those kernels.
-
-    Attributes:
-        spec: Shapes.
-        layers: What each layer's pass needs.
     """
 
     def __init__(self, backbone: DFlashBackbone, chosen: DraftKernels) -> None:
-        self.backbone = backbone
-        self.spec = backbone.spec
-        self.layers = [self._take(layer, chosen.block) for layer in backbone.layers]
+        self._backbone = backbone
+        self._spec = backbone.spec
+        self._layers = [self._take(layer, chosen.block) for layer in backbone.layers]
         kernels.pack(backbone.layers, chosen.block)
         kernels.pack(backbone, chosen.context)
-        for lean, layer in zip(self.layers, backbone.layers, strict=True):
+        for lean, layer in zip(self._layers, backbone.layers, strict=True):
             assert isinstance(layer, DraftLayer)
             out, down = layer.self_attn.o_proj, layer.mlp.down_proj
             assert isinstance(out, kernels.Packed)
@@ -91,11 +87,11 @@ class LeanBackbone:
 
     def compile(self) -> None:
         """Have blocks without masks run as compiled loops, where those fit."""
-        if not (compiled.fits(self.backbone.norm.weight) and compiled.available()):
+        if not (compiled.fits(self._backbone.norm.weight) and compiled.available()):
             return
         from dartree_core.compiled.layers import CompiledLayers, Part, Shape
 
-        spec = self.spec
+        spec = self._spec
         parts = [
             Part(
                 attention_norm=array(layer.attention_norm.weight),
@@ -107,7 +103,7 @@ class LeanBackbone:
                 gate_up=layer.gate_up,
                 down=layer.down,
             )
-            for layer in self.layers
+            for layer in self._layers
         ]
         shape = Shape(
             spec.hidden_size,
@@ -117,12 +113,12 @@ class LeanBackbone:
             spec.head_dim,
             spec.rms_eps,
         )
-        self._compiled = CompiledLayers(parts, array(self.backbone.norm.weight), shape)
-        self._hidden_norm = array(self.backbone.hidden_norm.weight)
+        self._compiled = CompiledLayers(parts, array(self._backbone.norm.weight), shape)
+        self._hidden_norm = array(self._backbone.hidden_norm.weight)
 
     def _take(self, layer: nn.Module, kernel: str) -> _Layer:
         assert isinstance(layer, DraftLayer)
-        attention, mlp, spec = layer.self_attn, layer.mlp, self.spec
+        attention, mlp, spec = layer.self_attn, layer.mlp, self._spec
         q, k = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
         of_heads = (q.expand(spec.num_heads, 1, -1), k.expand(spec.num_kv_heads, 1, -1))
         return _Layer(
@@ -139,7 +135,7 @@ class LeanBackbone:
         """Commit context features `[t, layers * H]` of the next `t` positions."""
         context = self._encode(features)
         cos, sin = self._factors(cache.length, len(context))
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self._layers):
             _, keys, values = self._heads(layer, context, cos, sin)
             cache.place(i, keys, values)
         cache.length += len(context)
@@ -167,7 +163,7 @@ class LeanBackbone:
         context = x[:0] if features is None else self._encode(features)
         new, n = len(context), len(x)
         cos, sin = self._factors(cache.length, new + n)
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self._layers):
             h = _normed(layer.attention_norm, x)
             rows = torch.cat((context, h)) if new else h
             q, k, v = self._heads(layer, rows, cos, sin)
@@ -177,7 +173,7 @@ class LeanBackbone:
             gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         cache.length += new
-        return _normed(self.backbone.norm, x)
+        return _normed(self._backbone.norm, x)
 
     def _run(
         self, layers: CompiledLayers, x: Tensor, cache: DraftCache, features: Tensor | None
@@ -186,8 +182,8 @@ class LeanBackbone:
         context = None if features is None else self._encode(features)
         new = 0 if context is None else len(context)
         start, end = cache.length, cache.length + new + len(x)
-        like = x.new_empty(self.spec.num_kv_heads, 0, self.spec.head_dim)
-        held = [part for i in range(len(self.layers)) for part in cache.room(i, like, end)]
+        like = x.new_empty(self._spec.num_kv_heads, 0, self._spec.head_dim)
+        held = [part for i in range(len(self._layers)) for part in cache.room(i, like, end)]
         hidden, _ = layers(
             x,
             *self._factors(start, end - start),
@@ -201,14 +197,14 @@ class LeanBackbone:
 
     def _encode(self, features: Tensor) -> Tensor:
         """As `DFlashBackbone.encode_context`."""
-        rows: Tensor = self.backbone.fc(features)
+        rows: Tensor = self._backbone.fc(features)
         if self._compiled is not None:
             return self._compiled.norm(rows, self._hidden_norm)
-        return _normed(self.backbone.hidden_norm, rows)
+        return _normed(self._backbone.hidden_norm, rows)
 
     def _factors(self, start: int, count: int) -> tuple[Tensor, Tensor]:
         """Rotary factors of `count` positions from `start`, as views of the tables."""
-        rope = self.backbone.rope
+        rope = self._backbone.rope
         return rope.cos[start : start + count], rope.sin[start : start + count]
 
     def _heads(
@@ -216,10 +212,10 @@ class LeanBackbone:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of rows `[n, H]`, each `[heads, n, D]`. What context rows
         would ask is not needed, and costs less than a product of its own for the others."""
-        q, kv = self.spec.num_heads, self.spec.num_kv_heads
-        heads = layer.qkv(rows).view(len(rows), -1, self.spec.head_dim).transpose(0, 1)
+        q, kv = self._spec.num_heads, self._spec.num_kv_heads
+        heads = layer.qkv(rows).view(len(rows), -1, self._spec.head_dim).transpose(0, 1)
         turned = rotate(
-            rms_norm(heads[: q + kv], None, self.spec.rms_eps).mul_(layer.head_norm), cos, sin
+            rms_norm(heads[: q + kv], None, self._spec.rms_eps).mul_(layer.head_norm), cos, sin
         )
         return turned[:q], turned[q:], heads[q + kv :]
 

@@ -44,6 +44,8 @@ _FEWEST = 2
 saved up for a try worth its name."""
 _UNKNOWN_DRAFT = 0.25
 """Plain steps that a draft is taken to cost before one was timed."""
+_HOST_SHARE = 0.5
+"""Share of a drafted round's host work that a plain round is taken to have, too."""
 _TIMED = 9
 """Timings whose median counts: a few that were interrupted do not move it."""
 
@@ -94,6 +96,7 @@ class BudgetPolicy:
         self.sizes: deque[int] = deque(maxlen=8)
         self._draft_ms: deque[float] = deque(maxlen=_TIMED)
         self._host_ms: deque[float] = deque(maxlen=_TIMED)
+        self._drafted_host_ms: deque[float] = deque(maxlen=_TIMED)
         self._rounds = self._tokens = self._steps = 0.0
 
     def turn(self, limit: int) -> TurnBudget:
@@ -103,11 +106,23 @@ class BudgetPolicy:
     @property
     def step_ms(self) -> float:
         """Milliseconds in which plain decoding emits a token: a pass and the host's work."""
-        return self.costs(1) + (median(self._host_ms) if self._host_ms else 0.0)
+        return self.costs(1) + self.host_ms
+
+    @property
+    def host_ms(self) -> float:
+        """Milliseconds of the host's work in a plain round, the recent median; before one was
+        timed, a share of a drafted round's."""
+        if self._host_ms:
+            return median(self._host_ms)
+        return _HOST_SHARE * median(self._drafted_host_ms) if self._drafted_host_ms else 0.0
+
+    def beyond_plain(self, host_ms: float) -> float:
+        """What a drafted round's host work takes more than a plain round's."""
+        return max(0.0, host_ms - self.host_ms)
 
     @property
     def draft_ms(self) -> float:
-        """Milliseconds of drafting and building a tree, the recent median."""
+        """Milliseconds of drafting, building a tree and looking after it, the recent median."""
         return median(self._draft_ms) if self._draft_ms else _UNKNOWN_DRAFT * self.costs(1)
 
     @property
@@ -118,14 +133,16 @@ class BudgetPolicy:
         return self._tokens / self._rounds, self._steps / self._rounds
 
     def timed(self, host_ms: float, draft_ms: float | None = None) -> None:
-        """A round's host work took `host_ms`, and its draft, if it had one, `draft_ms`.
+        """A round's host work took `host_ms`, and drafting and building, if it did, `draft_ms`.
 
         A draft cannot move the estimate by more than its size: the first of a process, or one
         that was interrupted, says little about the next.
         """
-        self._host_ms.append(host_ms)
-        if draft_ms is not None:
-            self._draft_ms.append(min(draft_ms, 2 * self.draft_ms))
+        if draft_ms is None:
+            self._host_ms.append(host_ms)
+            return
+        self._drafted_host_ms.append(host_ms)
+        self._draft_ms.append(min(draft_ms + self.beyond_plain(host_ms), 2 * self.draft_ms))
 
     def learn(self, worth: float, steps: float, height: int, size: int) -> None:
         """A drafted round was worth `worth` tokens and took `steps`; its tree's shape."""
@@ -288,14 +305,14 @@ class TurnBudget:
             height: Depth of the deepest verified node.
             draft_ms: Time of drafting and building.
             verify_ms: Time of the pass and the walk.
-            host_ms: Time of everything that a plain round has too.
+            host_ms: Time of everything else.
         """
         policy = self._policy
         policy.costs.observe(rows, verify_ms)
         policy.timed(host_ms, draft_ms)
         plain_ms = policy.costs(1)
         # Booked at what such a round costs, not at what a busy machine made of this one.
-        draft_ms = min(draft_ms, 2 * policy.draft_ms)
+        draft_ms = min(draft_ms + policy.beyond_plain(host_ms), 2 * policy.draft_ms)
         steps = 1.0 + (draft_ms + policy.costs(rows) - plain_ms) / policy.step_ms
         worth = _TRUST * self._expected + (1 - _TRUST) * tokens
         self._tokens = self._tokens * _RECENT + worth

@@ -45,14 +45,17 @@ class Budgets:
             self._sure = True
         return self._costs
 
-    def observe_plain(self, ms: float) -> None:
-        """A pass of plain decoding took `ms`. Turns that draft in every round never see one, and
-        would go by what a step cost when the machine was slower."""
+    def observe_plain(self, ms: float, host_ms: float) -> None:
+        """A pass of plain decoding took `ms`, and the host's work of its round `host_ms`. Turns
+        that draft in every round never see one, and would go by what a step cost when the machine
+        was slower."""
         if self._costs is None and not self._asked:
             self._asked = True
             self._costs = recalled_costs(self._target, self._memory)
         if self._costs is not None:
             self._costs.observe(1, ms)
+        for policy in self._policies.values():
+            policy.timed(host_ms)
 
     def policy(self, method: Method, kind: Kind) -> BudgetPolicy:
         """The policy for one way of drafting, with what earlier processes learnt of it."""

@@ -237,7 +237,8 @@ class Decoder:
             while answer.reason is None:
                 done: RoundDone = yield from rounds.run()
                 if not drafting and self.drafter is not None:
-                    self._all_budgets().observe_plain(done.ms["verify"])
+                    host_ms = done.ms["tree_setup"] + done.ms["commit"]
+                    self._all_budgets().observe_plain(done.ms["verify"], host_ms)
                 yield done
             budgets.remember()
         except Cancelled:

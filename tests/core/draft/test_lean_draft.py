@@ -90,7 +90,7 @@ def test_a_pass_that_fails_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     backbone = lean.backbone
     with monkeypatch.context() as patch:
         patch.setattr(backbone.layers[1].mlp, "down_proj", None)
-        patch.setattr(lean._lean.layers[1], "down", None)  # type: ignore[union-attr]
+        patch.setattr(lean._lean._layers[1], "down", None)  # type: ignore[union-attr]
         with pytest.raises(TypeError):
             lean.draft(ROOT, cache, new=features(2, seed=1))
     assert cache.length == 5

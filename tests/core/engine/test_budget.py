@@ -120,10 +120,22 @@ def test_what_a_turn_learns_serves_the_next() -> None:
 
 def test_an_interrupted_draft_hardly_moves_the_estimate() -> None:
     policy = BudgetPolicy(FLAT, slots=7)
+    policy.timed(0.5)
     for ms in (3.0, 3.1, 2.9, 400.0, 3.0):
         policy.timed(0.5, ms)
     assert policy.draft_ms < 3.5
     assert policy.step_ms == 10.5
+
+
+def test_looking_after_a_tree_is_part_of_its_price() -> None:
+    """The host does more in a round with a tree than in a plain one, and a turn may lose by it."""
+    policy = BudgetPolicy(FLAT, slots=7)
+    policy.timed(0.2)
+    budget = policy.turn(LONG)
+    budget.after_tree(tokens=1, rows=1, height=0, draft_ms=3.0, verify_ms=FLAT(1), host_ms=0.6)
+    assert policy.step_ms == pytest.approx(FLAT(1) + 0.2)
+    assert policy.draft_ms == pytest.approx(3.4)
+    assert budget.lost == pytest.approx(3.4 / policy.step_ms)
 
 
 def test_what_is_learnt_survives_the_process() -> None:
