@@ -174,7 +174,7 @@ def test_short_answers_of_a_bad_drafter_cost_a_step_at_most(skill: Skill) -> Non
 def test_a_good_drafter_is_used_from_the_first_turn_on(
     table: dict[int, float], least: float, length: int
 ) -> None:
-    world = World(table, 2.0, DRAFTERS["good"])
+    world = World(table, 1.5, DRAFTERS["good"])
     policy = BudgetPolicy(PassCosts(table), DEPTH)
     ratios = [world.turn(policy, length) for _ in range(max(10, 640 // length))]
     assert len(ratios) / sum(ratios) > (least if length > 16 else 1.2)
