@@ -15,6 +15,7 @@ when its worst outcome, one token, still leaves every account within its limit:
 from __future__ import annotations
 
 from collections import deque
+from itertools import accumulate, islice
 
 TURN_LOSS = 0.02
 """Share of a turn's plain time; the promise is 0.03, the rest is for costs that were misjudged."""
@@ -83,11 +84,6 @@ class Allowance:
         A window is `WINDOW` rounds, and the turn has at most as many rounds to go as tokens: one
         that it would end before counts for nothing.
         """
-        end = self._rounds + self._limit - self._tokens
-        latest = end - WINDOW
-        worst = run = 0.0
-        for age, loss in enumerate(reversed(self._recent), start=1):
-            run += loss
-            if self._rounds - age <= latest:
-                worst = max(worst, run)
-        return worst
+        youngest = max(1, WINDOW - (self._limit - self._tokens))
+        runs = accumulate(reversed(self._recent))
+        return max(0.0, max(islice(runs, youngest - 1, None), default=0.0))

@@ -47,7 +47,7 @@ _UNKNOWN_DRAFT = 0.25
 _HOST_SHARE = 0.5
 """Share of a drafted round's host work that a plain round is taken to have, too."""
 _TIMED = 9
-"""Timings whose median counts: a few that were interrupted do not move it."""
+"""Timings whose median counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,23 @@ class RoundPlan:
         return replace(tree, width=min(tree.width, self.width), block_size=size)
 
 
+class _Recent:
+    """The latest timings.
+
+    Attributes:
+        median: Of `_TIMED` of them: a few that were interrupted do not move it. None before any.
+    """
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=_TIMED)
+        self.median: float | None = None
+
+    def append(self, ms: float) -> None:
+        """Another timing. It is asked for several times a round, so the median is kept."""
+        self._values.append(ms)
+        self.median = median(self._values)
+
+
 class BudgetPolicy:
     """What one way of drafting has shown itself to be worth, over all turns.
 
@@ -94,9 +111,7 @@ class BudgetPolicy:
         self.losses = Losses()
         self.heights: deque[int] = deque(maxlen=8)
         self.sizes: deque[int] = deque(maxlen=8)
-        self._draft_ms: deque[float] = deque(maxlen=_TIMED)
-        self._host_ms: deque[float] = deque(maxlen=_TIMED)
-        self._drafted_host_ms: deque[float] = deque(maxlen=_TIMED)
+        self._draft_ms, self._host_ms, self._drafted_host_ms = _Recent(), _Recent(), _Recent()
         self._rounds = self._tokens = self._steps = 0.0
 
     def turn(self, limit: int) -> TurnBudget:
@@ -112,9 +127,9 @@ class BudgetPolicy:
     def host_ms(self) -> float:
         """Milliseconds of the host's work in a plain round, the recent median; before one was
         timed, a share of a drafted round's."""
-        if self._host_ms:
-            return median(self._host_ms)
-        return _HOST_SHARE * median(self._drafted_host_ms) if self._drafted_host_ms else 0.0
+        if self._host_ms.median is not None:
+            return self._host_ms.median
+        return _HOST_SHARE * (self._drafted_host_ms.median or 0.0)
 
     def beyond_plain(self, host_ms: float) -> float:
         """What a drafted round's host work takes more than a plain round's."""
@@ -123,7 +138,8 @@ class BudgetPolicy:
     @property
     def draft_ms(self) -> float:
         """Milliseconds of drafting, building a tree and looking after it, the recent median."""
-        return median(self._draft_ms) if self._draft_ms else _UNKNOWN_DRAFT * self.costs(1)
+        known = self._draft_ms.median
+        return _UNKNOWN_DRAFT * self.costs(1) if known is None else known
 
     @property
     def known(self) -> tuple[float, float]:
