@@ -199,7 +199,7 @@ def _torch(section: Section) -> None:
         elif not rounding(device):
             how = "exact: this PyTorch has no 8-bit products for this CPU"
         section.add("drafts", how)
-        section.add(*_draft_loops())
+        section.add(*_loops())
     if device.type == "cuda":
         from dartree_core.models.graphs import ENV, wanted
 
@@ -223,13 +223,13 @@ def _torch(section: Section) -> None:
     )
 
 
-def _draft_loops() -> tuple[str, str, Status, str]:
-    """Whether what drafts do between products is compiled."""
+def _loops() -> tuple[str, str, Status, str]:
+    """Whether what passes and drafts do between products is compiled."""
     try:
-        return "draft loops", f"compiled by Numba {metadata.version('numba')}", "ok", ""
+        return "loops", f"between products, compiled by Numba {metadata.version('numba')}", "ok", ""
     except metadata.PackageNotFoundError:
         remedy = "Install numba, if there is one for this Python; rounds take longer without."
-        return "draft loops", "none: drafts take tensor operations", "note", remedy
+        return "loops", "none: what lies between products takes tensor operations", "note", remedy
 
 
 def _models() -> Section:

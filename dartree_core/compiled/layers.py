@@ -14,6 +14,8 @@ from torch import Tensor
 from dartree_core.compiled import loops
 from dartree_core.compiled.arrays import Array
 
+_KEPT = 16
+"""Rows up to which a pass's buffers are kept; beside a longer pass, making them is nothing."""
 _FEW = 1024
 """Rows times positions up to which attention is quicker done here than on its way to a library,
 which shares it among cores."""
@@ -116,7 +118,7 @@ class CompiledLayers:
         cos: Tensor,
         sin: Tensor,
         stores: Sequence[Array],
-        known: Sequence[Tensor],
+        known: Callable[[], Sequence[Tensor]],
         start: int,
         *,
         context: Tensor | None = None,
@@ -130,7 +132,8 @@ class CompiledLayers:
             cos, sin: `[t + n, D]`, rotary factors of the positions of context and rows.
             stores: Keys, then values, of every layer in turn, `[kv_heads, capacity, D]`: behind
                 `start` rows the new ones are written.
-            known: The same memory, `[1, kv_heads, start + t + n, D]`.
+            known: Gives the same memory as tensors, `[1, kv_heads, start + t + n, D]`; short
+                passes do not ask.
             start: See `stores`.
             context: `[t, H]`, rows that are only attended to, the same in every layer, or None.
             mask: Additive `[heads / kv_heads * n, start + t + n]`, or None for none.
@@ -150,6 +153,7 @@ class CompiledLayers:
         factors = cos.numpy(), sin.numpy()
         end = start + new + n
         few = mask is None and n * end <= _FEW
+        views = () if few else known()
         features = np.empty((n, len(taps) * hidden), np.float32)
         places = {layer: at * hidden for at, layer in enumerate(taps)}
         loops.norm(stream, self._parts[0].attention_norm, self._eps, block)
@@ -171,7 +175,7 @@ class CompiledLayers:
                 loops.attend(room.queries.array, keys, values, end, self._scale, room.mixed.array)
             else:
                 attended = F.scaled_dot_product_attention(
-                    room.queries.tensor, known[2 * i], known[2 * i + 1], mask
+                    room.queries.tensor, views[2 * i], views[2 * i + 1], mask
                 )
                 loops.by_row(attended[0].contiguous().numpy(), room.mixed.array)
             delta = part.out(room.mixed.tensor).numpy()
@@ -193,5 +197,7 @@ class CompiledLayers:
     def _room(self, n: int) -> _Room:
         room = self._rooms.by_rows.get(n)
         if room is None:
-            room = self._rooms.by_rows[n] = _Room(self._shape, n)
+            room = _Room(self._shape, n)
+            if n <= _KEPT:
+                self._rooms.by_rows[n] = room
         return room

@@ -143,7 +143,7 @@ class Drafter:
         if self._lean is not None:
             self._lean.compile()
             self._table = self._plain_table()
-        if compiled.available():
+        if compiled.fits(self.backbone.norm.weight) and compiled.available():
             from dartree_core.draft.builders.compiled import CompiledGrowth, supports
 
             if supports(self.head):

@@ -188,7 +188,7 @@ class LeanBackbone:
             x,
             *self._factors(start, end - start),
             [part.numpy() for part in held],
-            [part[None, :, :end] for part in held],
+            lambda: [part[None, :, :end] for part in held],
             start,
             context=context,
         )

@@ -263,7 +263,7 @@ class LeanTarget(Target):
                 cos,
                 sin,
                 list(cache.data.numpy().reshape(-1, *cache.data.shape[2:])),
-                cache.data[..., :end, :].flatten(0, 1).unsqueeze(1).unbind(),
+                lambda: cache.data[..., :end, :].flatten(0, 1).unsqueeze(1).unbind(),
                 start,
                 mask=mask,
                 taps=taps,

@@ -73,7 +73,6 @@ class CompiledGrowth:
             ids=ids.numpy(),
             prefix_len=published.prefix_len,
         )
-        self._settings: dict[Any, loops.Limits] = {}
         self._row = np.full(vocabulary.reach, -1)
         self._row[self._head.ids] = np.arange(len(ids))
 
@@ -91,10 +90,7 @@ class CompiledGrowth:
         enough: int | None = None,
     ) -> Supertree:
         """As the builder of `method`, one of `GROWN`; arguments as there."""
-        asked = (method, block.base_logits.shape[1], tree, depth, enough)
-        limits = self._settings.get(asked)
-        if limits is None:
-            limits = self._settings[asked] = self._limits(method, block, tree, depth, enough)
+        limits = self._limits(method, block, tree, depth, enough)
         grown = loops.grow(
             np.ascontiguousarray(block.base_logits.numpy()),
             np.ascontiguousarray(block.hidden.numpy()),

@@ -100,9 +100,11 @@ def test_a_pass_that_fails_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(drafter.draft(ROOT, cache, new=features(2, seed=1)).hidden, expected)
 
 
-def test_only_float32_on_a_cpu_is_compiled() -> None:
+def test_only_float32_on_a_cpu_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do not even wait for the compiler."""
     first, _ = both()
     first.backbone.to(torch.bfloat16)
+    monkeypatch.setattr(compiled, "available", lambda: pytest.fail("asked for loops"))
     assert first._lean is not None
     first.compile()
     assert not first._lean.compiled

@@ -241,6 +241,14 @@ def test_steps_behind_a_long_prefill_agree(monkeypatch: pytest.MonkeyPatch, few:
             cache.commit(torch.arange(1))
 
 
+def test_buffers_of_long_passes_are_not_kept() -> None:
+    _, lean = both("llama", compiled=True)
+    for rows in (1, 5, 16, 17, 60, 5):
+        lean.forward(torch.arange(rows) % tiny.VOCAB, lean.new_cache())
+    assert lean._compiled is not None
+    assert sorted(lean._compiled._rooms.by_rows) == [1, 5, 16]
+
+
 def test_half_precision_is_not_compiled() -> None:
     general = tiny.target("llama")
     lean = LeanTarget(copy.deepcopy(general.model).bfloat16())
