@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dartree_core import compiled
 from dartree_core.bundles import cache, registry
 from dartree_core.bundles.progress import Progress, silent
 from dartree_core.bundles.resolution import resolve
@@ -84,6 +85,11 @@ def load(
     }
     group = tensor_group()
     target_model: Target
+    compiling = "compiling for this CPU"
+    if place.type == "cpu":
+        listener(compiling, 0, 1, "steps")
+        compiled.shares()
+        listener(compiling, 1, 1, "steps")
     if group is not None:
         target_model = load_sharded(found.target.path, group, device_map=device_map, **named)
     elif device_map is not None:
@@ -93,10 +99,7 @@ def load(
             found.target.path, lean=True, memory=memory, graphs=graphs, **named
         )
     listener(what, 1, _STEPS, "steps")
-    compiling = "compiling for this CPU"
-    listener(compiling, 0, 1, "steps")
     target_model.compile()
-    listener(compiling, 1, 1, "steps")
     tune_threads(target_model)
     drafter = None
     if found.draft is not None:

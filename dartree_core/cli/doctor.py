@@ -224,12 +224,18 @@ def _torch(section: Section) -> None:
 
 
 def _loops() -> tuple[str, str, Status, str]:
-    """Whether what passes and drafts do between products is compiled."""
+    """Whether passes and drafts run in compiled code; nothing is compiled for the answer."""
     try:
-        return "loops", f"between products, compiled by Numba {metadata.version('numba')}", "ok", ""
+        numba = f"by Numba {metadata.version('numba')}"
     except metadata.PackageNotFoundError:
         remedy = "Install numba, if there is one for this Python; rounds take longer without."
-        return "loops", "none: what lies between products takes tensor operations", "note", remedy
+        return "compiled", "nothing: passes take tensor operations", "note", remedy
+    from dartree_core.compiled import can_share
+
+    if can_share():
+        return "compiled", f"short passes, drafts and trees, {numba}", "ok", ""
+    remedy = "Passes need a CPU with FMA and a PyTorch that runs on OpenMP."
+    return "compiled", f"trees, {numba}; passes take tensor operations", "note", remedy
 
 
 def _models() -> Section:

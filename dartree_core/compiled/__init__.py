@@ -1,10 +1,14 @@
-"""What decoding runs as compiled loops on a CPU, where Numba is installed.
+"""What decoding runs in compiled code on a CPU, where Numba is installed.
 
 A pass over a few rows is hundreds of operations of microseconds: as tensor operations they take
-longer to call than to compute. Products stay with their kernels; what lies between them is
-compiled. The tensor code stays the general path, and the oracle in tests.
+longer to call than to compute, and libraries' products cost more for a few rows than reading the
+weights takes. So whole passes are compiled, and growing a tree. The tensor code stays the general
+path, and the oracle in tests.
 
-Nothing here knows a model: layers are given their parts, growing a tree a head's weights.
+From the ground up: `cpu` says what there is, `jit` compiles and keeps, `openmp` enters PyTorch's
+threads, `tiles` are innermost loops; `products` and `pass_loops` use them, `passes` are what
+models call. `growth` and `reading` run on one thread. Nothing here knows a model: passes are given
+layers, growing a tree a head's weights.
 """
 
 from __future__ import annotations
@@ -33,16 +37,45 @@ def available() -> bool:
     if numba.config.DISABLE_JIT:
         return False
     try:
-        import dartree_core.compiled.loops  # noqa: F401
+        import dartree_core.compiled.growth
+        import dartree_core.compiled.reading  # noqa: F401
     except NumbaError as error:
         log.warning("Decoding takes tensor operations: Numba could not compile (%s).", error)
         return False
     return True
 
 
+@cache
+def can_share() -> bool:
+    """True where compiled code could share PyTorch's threads; compiles nothing."""
+    try:
+        from dartree_core.compiled import cpu, openmp  # noqa: F401
+    except ImportError as error:
+        log.info("Products are left to libraries: %s", error)
+        return False
+    return cpu.fuses()
+
+
+@cache
+def shares() -> bool:
+    """True where compiled code does whole products and passes, shared among PyTorch's threads.
+    The first call on a machine compiles it, as with `available`."""
+    if not (available() and can_share()):
+        return False
+    import dartree_core.compiled.pass_loops  # noqa: F401
+
+    return True
+
+
+def sharing() -> bool:
+    """True where `shares` was asked, and is true; nobody should wait for that in between."""
+    return "dartree_core.compiled.pass_loops" in sys.modules
+
+
 def loaded() -> ModuleType | None:
-    """The loops, where someone had them compiled; nobody should wait for that in between."""
-    return sys.modules.get("dartree_core.compiled.loops")
+    """What reads targets, where someone had loops compiled; nobody should wait for that in
+    between."""
+    return sys.modules.get("dartree_core.compiled.reading")
 
 
 def fits(tensor: Tensor) -> bool:

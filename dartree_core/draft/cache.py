@@ -8,7 +8,7 @@ from dartree_core.models.arena import Sized
 
 
 class DraftCache:
-    """Keys and values of committed context, per draft layer `[kv_heads, capacity, head_dim]`.
+    """Keys and values of committed context, `[layers, 2, kv_heads, capacity, head_dim]`.
 
     Blocks do not stay: only context features persist (conformance: the cache is cut back to the
     committed positions after every pass).
@@ -16,19 +16,18 @@ class DraftCache:
 
     def __init__(self, num_layers: int) -> None:
         self.length = 0
-        self._layers: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
+        self._num_layers = num_layers
+        self._data: Tensor | None = None
 
     @property
     def capacity(self) -> int:
         """Positions there is room for."""
-        held = self._layers[0]
-        return 0 if held is None else held[0].shape[1]
+        return 0 if self._data is None else self._data.shape[3]
 
     @property
     def nbytes(self) -> int:
         """Bytes held now."""
-        held = [tensor for layer in self._layers if layer is not None for tensor in layer]
-        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+        return 0 if self._data is None else self._data.numel() * self._data.element_size()
 
     @property
     def idle(self) -> Sized | None:
@@ -50,28 +49,29 @@ class DraftCache:
             Views of the layer's keys and values, the new rows included.
         """
         end = self.length + k.shape[1]
-        keys, values = self.room(layer, k, end)
+        keys, values = self.room(k, end)[layer]
         keys[:, self.length : end] = k
         values[:, self.length : end] = v
         return keys[:, :end], values[:, :end]
 
-    def room(self, layer: int, like: Tensor, end: int) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values `[kv_heads, capacity, head_dim]`, with room for `end`
-        positions; heads, dtype and device are those of `like` `[kv_heads, t, head_dim]`."""
-        held = self._layers[layer]
-        if held is None or held[0].shape[1] < end:
+    def room(self, like: Tensor, end: int) -> Tensor:
+        """Keys and values of all layers, with room for `end` positions; heads, dtype and device
+        are those of `like` `[kv_heads, t, head_dim]`."""
+        held = self._data
+        if held is None or held.shape[3] < end:
             capacity = -(-(end * 3 // 2) // 256) * 256
-            larger = [like.new_empty(len(like), capacity, like.shape[2]) for _ in range(2)]
+            larger = like.new_empty(self._num_layers, 2, len(like), capacity, like.shape[2])
             if held is not None:
-                for new, old in zip(larger, held, strict=True):
-                    new[:, : self.length] = old[:, : self.length]
-            held = self._layers[layer] = (larger[0], larger[1])
+                larger[..., : self.length, :] = held[..., : self.length, :]
+            self._data = held = larger
         return held
 
     def context(self) -> list[tuple[Tensor, Tensor]]:
         """Per layer views of the committed keys and values."""
-        held = [kv for kv in self._layers if kv is not None]
-        return [(k[:, : self.length], v[:, : self.length]) for k, v in held]
+        if self._data is None:
+            return []
+        known = self._data[..., : self.length, :]
+        return [(keys, values) for keys, values in known]
 
     def crop(self, length: int) -> None:
         """Forget all positions from `length` on."""

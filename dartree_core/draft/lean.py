@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dartree_core import compiled
 from dartree_core.compiled.arrays import array
 from dartree_core.draft.cache import DraftCache
 from dartree_core.draft.dflash import DFlashBackbone, DraftLayer, RMSNorm
@@ -24,11 +23,11 @@ from dartree_core.draft.rounding import DraftKernels
 from dartree_core.draft.spec import DraftSpec
 from dartree_core.models import kernels
 from dartree_core.models.arithmetic import rms_norm
-from dartree_core.models.kernels import Linear
+from dartree_core.models.kernels import Linear, panels
 from dartree_core.models.rope import rotate
 
 if TYPE_CHECKING:
-    from dartree_core.compiled.layers import CompiledLayers
+    from dartree_core.compiled.passes import CompiledPass
 
 MOST_NEW = 48
 """New context rows that a block's pass takes along; more, as after a prompt, go first."""
@@ -78,30 +77,30 @@ class LeanBackbone:
             assert isinstance(out, kernels.Packed)
             assert isinstance(down, kernels.Packed)
             lean.out, lean.down = out.run, down.run
-        self._compiled: CompiledLayers | None = None
+        self._block = chosen.block
+        self._pass: CompiledPass | None = None
 
     @property
     def compiled(self) -> bool:
-        """True when blocks run as compiled loops."""
-        return self._compiled is not None
+        """True when blocks run in compiled code."""
+        return self._pass is not None
 
     def compile(self) -> None:
-        """Have blocks without masks run as compiled loops, where those fit."""
-        if not (compiled.fits(self._backbone.norm.weight) and compiled.available()):
+        """Have blocks without masks run in compiled code, where that has the products."""
+        if self._block not in kernels.PANELS.values():
             return
-        from dartree_core.compiled.layers import CompiledLayers, Part, Shape
+        from dartree_core.compiled.passes import CompiledPass, Layer, Shape
 
         spec = self._spec
-        parts = [
-            Part(
-                attention_norm=array(layer.attention_norm.weight),
-                qkv=layer.qkv,
-                gain=array(layer.head_norm.squeeze(1)),
-                normed=True,
-                out=layer.out,
-                mlp_norm=array(layer.mlp_norm.weight),
-                gate_up=layer.gate_up,
-                down=layer.down,
+        layers = [
+            Layer(
+                array(layer.attention_norm.weight),
+                panels(layer.qkv),
+                array(layer.head_norm.squeeze(1)),
+                panels(layer.out),
+                array(layer.mlp_norm.weight),
+                panels(layer.gate_up),
+                panels(layer.down),
             )
             for layer in self._layers
         ]
@@ -113,8 +112,7 @@ class LeanBackbone:
             spec.head_dim,
             spec.rms_eps,
         )
-        self._compiled = CompiledLayers(parts, array(self._backbone.norm.weight), shape)
-        self._hidden_norm = array(self._backbone.hidden_norm.weight)
+        self._pass = CompiledPass(layers, array(self._backbone.norm.weight), shape, normed=True)
 
     def _take(self, layer: nn.Module, kernel: str) -> _Layer:
         assert isinstance(layer, DraftLayer)
@@ -158,8 +156,8 @@ class LeanBackbone:
         Returns:
             Final-normed hidden states `[n, H]`.
         """
-        if self._compiled is not None and not masks:
-            return self._run(self._compiled, x, cache, features)
+        if self._pass is not None and not masks:
+            return self._run(self._pass, x, cache, features)
         context = x[:0] if features is None else self._encode(features)
         new, n = len(context), len(x)
         cos, sin = self._factors(cache.length, new + n)
@@ -176,30 +174,23 @@ class LeanBackbone:
         return _normed(self._backbone.norm, x)
 
     def _run(
-        self, layers: CompiledLayers, x: Tensor, cache: DraftCache, features: Tensor | None
+        self, run: CompiledPass, x: Tensor, cache: DraftCache, features: Tensor | None
     ) -> Tensor:
-        """As `__call__`, by compiled loops; writes over `x`."""
+        """As `__call__`, in compiled code; writes over `x`."""
         context = None if features is None else self._encode(features)
-        new = 0 if context is None else len(context)
-        start, end = cache.length, cache.length + new + len(x)
+        new, n = 0 if context is None else len(context), len(x)
+        start = cache.length
         like = x.new_empty(self._spec.num_kv_heads, 0, self._spec.head_dim)
-        held = [part for i in range(len(self._layers)) for part in cache.room(i, like, end)]
-        hidden, _ = layers(
-            x,
-            *self._factors(start, end - start),
-            [part.numpy() for part in held],
-            lambda: [part[None, :, :end] for part in held],
-            start,
-            context=context,
-        )
+        held = cache.room(like, start + new + n)
+        everything = torch.ones(n, n, dtype=torch.bool)
+        factors = self._factors(start, new + n)
+        hidden, _ = run(x, *factors, held, start, context=context, visible=everything)
         cache.length += new
-        return hidden.clone()
+        return hidden
 
     def _encode(self, features: Tensor) -> Tensor:
         """As `DFlashBackbone.encode_context`."""
         rows: Tensor = self._backbone.fc(features)
-        if self._compiled is not None:
-            return self._compiled.norm(rows, self._hidden_norm)
         return _normed(self._backbone.hidden_norm, rows)
 
     def _factors(self, start: int, count: int) -> tuple[Tensor, Tensor]:

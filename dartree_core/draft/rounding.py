@@ -36,7 +36,7 @@ class DraftKernels:
 
     def itemsize(self, dtype: torch.dtype) -> int:
         """Bytes of a block's weight, of a model whose weights are kept in `dtype`."""
-        return 1 if self.block == "int8" else dtype.itemsize
+        return 1 if self.block in kernels.ROUNDING else dtype.itemsize
 
 
 def forbidden() -> bool:

@@ -264,8 +264,8 @@ class Round:
 
     def _enough(self, outlook: RoundPlan) -> int | None:
         """Nodes that a tree nobody looks at may be grown for, or None to grow all of it: full
-        detail is about what was pruned, and copied text may be worth following deeper."""
-        if self.config.detail == "full" or self._promising():
+        detail is about what was pruned."""
+        if self.config.detail == "full":
             return None
         return self.tree.limit if outlook.most is None else outlook.most
 

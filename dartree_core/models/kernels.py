@@ -7,24 +7,33 @@ are timed once, on the model's own shapes, and the choice is remembered.
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dartree_core import compiled
 from dartree_core.models.memory import Memory
+
+if TYPE_CHECKING:
+    from dartree_core.compiled.products import Panels
 
 Linear: TypeAlias = Callable[[Tensor], Tensor]
 """float32 rows `[n, in]` to rows `[n, out]`."""
 
 _ROWS = (1, 8)
 """Batch sizes timed: a plain step and a typical small tree."""
-_REPEATS = 5
+_REPEATS = 7
+_BY_ITSELF = 1.3
+"""Factor by which a library's product must be faster than our own to be preferred: with ours,
+whole passes run in compiled code, and what lies between products takes a third of them
+otherwise."""
 
 
 def _op(packet: Any) -> Any:
@@ -54,6 +63,33 @@ def fbgemm_half(weight: Tensor, bias: Tensor | None) -> Linear:
     packed = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), bias)
     run = _op(torch.ops.quantized.linear_dynamic_fp16)
     return lambda x: run(x, packed)
+
+
+def panels_half(weight: Tensor, bias: Tensor | None) -> Linear:
+    """float16 weights, float32 activations and sums, by our own compiled loops (CPU).
+
+    As exact as `fbgemm_half`, and a few rows cost no more than what reading the weights takes.
+    """
+    from dartree_core.compiled.products import Panels
+
+    return Panels(weight, bias, torch.float16)
+
+
+def panels_float(weight: Tensor, bias: Tensor | None) -> Linear:
+    """float32 by our own compiled loops (CPU)."""
+    from dartree_core.compiled.products import Panels
+
+    return Panels(weight, bias, torch.float32)
+
+
+def panels_byte(weight: Tensor, bias: Tensor | None) -> Linear:
+    """8-bit products and int32 sums of float32 rows, by our own compiled loops (CPU).
+
+    Weights are rounded with a scale per output, rows with a scale each.
+    """
+    from dartree_core.compiled.products import Panels
+
+    return Panels(weight, bias, torch.int8)
 
 
 def onednn_bfloat16(weight: Tensor, bias: Tensor | None) -> Linear:
@@ -93,14 +129,33 @@ KERNELS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
     "dense": dense,
     "onednn": onednn,
     "fbgemm-fp16": fbgemm_half,
+    "panels-fp16": panels_half,
+    "panels-fp32": panels_float,
 }
 """By name, those that compute what the weights say."""
 
 ROUNDING: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
     "onednn-bf16": onednn_bfloat16,
     "int8": int8,
+    "panels-int8": panels_byte,
 }
 """Those that round rows and results as well; never chosen for a target that decodes."""
+
+
+PANELS = {
+    torch.float16: "panels-fp16",
+    torch.float32: "panels-fp32",
+    torch.int8: "panels-int8",
+}
+"""Our own, by the type of the weights they keep."""
+
+
+def panels(run: Linear) -> Panels:
+    """The same product, which is on one of `PANELS`."""
+    from dartree_core.compiled.products import Panels
+
+    assert isinstance(run, Panels)
+    return run
 
 
 def named(name: str) -> Callable[[Tensor, Tensor | None], Linear]:
@@ -177,16 +232,27 @@ def candidates(device: torch.device, dtype: torch.dtype, rows: torch.dtype) -> t
     """Kernels that keep weights of `dtype` as they are, on `device`, and multiply `rows`."""
     if device.type != "cpu" or rows != torch.float32:
         return ("dense",)
+    found = []
     if dtype == torch.float16 and has_fbgemm():
-        return ("fbgemm-fp16",)
-    if dtype == torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return ("dense", "onednn")
-    return ("dense",)
+        found = ["fbgemm-fp16"]
+    elif dtype == torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        found = ["dense", "onednn"]
+    if compiled.sharing() and dtype in PANELS:
+        found.append(PANELS[dtype])
+    return tuple(found) or ("dense",)
 
 
 def rounding(device: torch.device, rows: torch.dtype = torch.float32) -> tuple[str, ...]:
     """Kernels on `device` for products of `rows` that need not be exact, such as drafts'."""
-    return ("int8",) if device.type == "cpu" and rows == torch.float32 and has_int8() else ()
+    if device.type != "cpu" or rows != torch.float32:
+        return ()
+    found = ["int8"] if has_int8() else []
+    if compiled.sharing():
+        from dartree_core.compiled.cpu import multiplies_bytes
+
+        if multiplies_bytes():
+            found.append(PANELS[torch.int8])
+    return tuple(found)
 
 
 def choose(
@@ -206,23 +272,27 @@ def choose(
     known = memory.recall(key)
     if known in names:
         return str(known)
-    kernels = {name: named(name)(weight, None) for name in names}
-    best = min(kernels, key=lambda name: _seconds(kernels[name], weight.shape[1], rows))
+    own = PANELS.values()
+    seconds = _seconds({name: named(name)(weight, None) for name in names}, weight.shape[1], rows)
+    best = min(names, key=lambda name: seconds[name] * (1 if name in own else _BY_ITSELF))
     memory.remember(key, best)
     return best
 
 
-def _seconds(kernel: Linear, width: int, rows: Sequence[int]) -> float:
-    """Best time over batch sizes, each by its fastest run."""
-    total = 0.0
+def _seconds(kernels: Mapping[str, Linear], width: int, rows: Sequence[int]) -> dict[str, float]:
+    """Time over batch sizes, each by its fastest run. Kernels take turns: whatever else the
+    machine does meanwhile then hits all of them."""
+    total = dict.fromkeys(kernels, 0.0)
     for count in rows:
         x = torch.randn(count, width)
-        times = []
+        best = dict.fromkeys(kernels, math.inf)
         for _ in range(_REPEATS):
-            began = time.perf_counter()
-            kernel(x)
-            times.append(time.perf_counter() - began)
-        total += min(times)
+            for name, run in kernels.items():
+                began = time.perf_counter()
+                run(x)
+                best[name] = min(best[name], time.perf_counter() - began)
+        for name in kernels:
+            total[name] += best[name]
     return total
 
 

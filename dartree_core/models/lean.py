@@ -15,20 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dartree_core import compiled
 from dartree_core.compiled.arrays import array
 from dartree_core.models import kernels
 from dartree_core.models.arithmetic import Arithmetic, rms_norm
 from dartree_core.models.buckets import MOST_ROWS
 from dartree_core.models.graphs import Graphs, wanted
-from dartree_core.models.kernels import Linear
+from dartree_core.models.kernels import Linear, panels
 from dartree_core.models.lean_cache import LeanCache
 from dartree_core.models.memory import Memory
 from dartree_core.models.rope import rotate, tables
 from dartree_core.models.target import Target, TargetOutput
 
 if TYPE_CHECKING:
-    from dartree_core.compiled.layers import CompiledLayers, Part
+    from dartree_core.compiled.passes import CompiledPass
     from dartree_core.models.fused import Fused
     from dartree_core.models.static import StaticPasses
 
@@ -126,7 +125,7 @@ class LeanTarget(Target):
         self._arithmetic = Arithmetic()
         self._static: StaticPasses | None = None
         self.decoder_layers = [self._take(layer) for layer in decoder.layers]
-        self._compiled: CompiledLayers | None = None
+        self._pass: CompiledPass | None = None
         self._norm: Tensor = decoder.norm.weight.detach()
         self._head = self._pack(self.output.weight.detach(), self.output.bias)
         if wanted(self.device, graphs):
@@ -135,18 +134,17 @@ class LeanTarget(Target):
     @property
     def path(self) -> str:
         """Which code computes the model, the kernel of its products, and how it is launched."""
-        facts = [self.kernel, *(["compiled"] if self._compiled else [])]
+        facts = [self.kernel, *(["compiled"] if self._pass else [])]
         return f"lean ({', '.join((*facts, *(self._static.facts if self._static else ())))})"
 
     def compile(self) -> None:
-        """Have passes run as compiled loops between their products, where those fit; some
-        seconds, once on a machine. Long passes, as over a prompt, keep tensor operations, which
-        all cores share."""
-        if not (compiled.fits(self._norm) and compiled.available()):
+        """Have whole passes run in compiled code, where that has the products. Long passes, as
+        over a prompt, keep tensor operations between them."""
+        if self.kernel not in kernels.PANELS.values():
             return
-        from dartree_core.compiled.layers import CompiledLayers, Shape
+        from dartree_core.compiled.passes import CompiledPass, Shape
+        from dartree_core.compiled.passes import Layer as Compiled
 
-        parts = [self._part(layer) for layer in self.decoder_layers]
         shape = Shape(
             self.hidden_size,
             self.config.intermediate_size,
@@ -155,24 +153,27 @@ class LeanTarget(Target):
             self.head_dim,
             self.eps,
         )
-        self._compiled = CompiledLayers(parts, array(self._norm), shape)
-
-    def _part(self, layer: Layer) -> Part:
-        from dartree_core.compiled.layers import Part
-
         gain = self._norm.new_ones(self.num_heads + self.kv_heads, self.head_dim)
-        if layer.norms is not None:
-            gain[: self.num_heads], gain[self.num_heads :] = layer.norms
-        return Part(
-            attention_norm=array(layer.attention_norm),
-            qkv=layer.qkv,
-            gain=array(gain),
-            normed=layer.norms is not None,
-            out=layer.out,
-            mlp_norm=array(layer.mlp_norm),
-            gate_up=layer.gate_up,
-            down=layer.down,
-        )
+        layers = []
+        for layer in self.decoder_layers:
+            if layer.norms is not None:
+                q, k = layer.norms
+                parts = q.expand(self.num_heads, -1), k.expand(self.kv_heads, -1)
+                gain = torch.cat(parts)
+            layers.append(
+                Compiled(
+                    array(layer.attention_norm),
+                    panels(layer.qkv),
+                    array(gain),
+                    panels(layer.out),
+                    array(layer.mlp_norm),
+                    panels(layer.gate_up),
+                    panels(layer.down),
+                )
+            )
+        normed = self.decoder_layers[0].norms is not None
+        head = panels(self._head)
+        self._pass = CompiledPass(layers, array(self._norm), shape, normed=normed, head=head)
 
     def new_cache(self) -> LeanCache:  # type: ignore[override]
         """An empty cache for one sequence."""
@@ -254,22 +255,21 @@ class LeanTarget(Target):
             positions = torch.arange(start, end, device=self.device)
         positions = positions.to(self.device)
         cos, sin = self._cos[positions], self._sin[positions]
-        mask = self._mask(None if visible is None else visible.to(self.device), n, start)
-
-        # Views for all layers at once: a dozen in every layer would take as long as its norms.
-        if self._compiled is not None and n <= MOST_ROWS:
-            x, features = self._compiled(
+        if self._pass is not None and n <= MOST_ROWS:
+            logits, features = self._pass(
                 self.embed(tokens),
                 cos,
                 sin,
-                list(cache.data.numpy().reshape(-1, *cache.data.shape[2:])),
-                lambda: cache.data[..., :end, :].flatten(0, 1).unsqueeze(1).unbind(),
+                cache.data,
                 start,
-                mask=mask,
+                visible=visible,
                 taps=taps,
+                last_only=last_only,
             )
-            x = x[-1:] if last_only else x
-            return TargetOutput(logits=self.project(x).float(), features=features)
+            return TargetOutput(logits=logits, features=features)
+        mask = self._mask(None if visible is None else visible.to(self.device), n, start)
+
+        # Views for all layers at once: a dozen in every layer would take as long as its norms.
         fresh = cache.data[..., start:end, :].flatten(0, 1).unbind()
         known = cache.data[..., :end, :].flatten(0, 1).unsqueeze(1).unbind()
 

@@ -1,4 +1,4 @@
-"""Trees of a Domino head on a CPU, grown by compiled loops."""
+"""Trees of a Domino head on a CPU, grown by compiled growth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dartree_core.compiled import fits, loops
+from dartree_core.compiled import fits, growth
 from dartree_core.compiled.arrays import Array, array
 from dartree_core.config import Method, TreeConfig
 from dartree_core.draft.builders.dartree import expansion
@@ -62,7 +62,7 @@ class CompiledGrowth:
         ids = vocabulary.target_ids(w1.device)
         self._lean = head
         self._embed = embed
-        self._head = loops.Head(
+        self._head = growth.Head(
             inputs=array(head.inputs),
             of_state=array(torch.cat((from_state, w1[:, width:]))),
             of_state_bias=array(F.pad(bias, (0, mix))),
@@ -91,7 +91,7 @@ class CompiledGrowth:
     ) -> Supertree:
         """As the builder of `method`, one of `GROWN`; arguments as there."""
         limits = self._limits(method, block, tree, depth, enough)
-        grown = loops.grow(
+        grown = growth.grow(
             np.ascontiguousarray(block.base_logits.numpy()),
             np.ascontiguousarray(block.hidden.numpy()),
             np.float32(block.scale),
@@ -101,7 +101,7 @@ class CompiledGrowth:
         )
         columns: dict[str, Any] = {
             name: torch.from_numpy(column)
-            for name, column in zip(loops.Grown._fields, grown, strict=True)
+            for name, column in zip(growth.Grown._fields, grown, strict=True)
         }
         columns["token"][:1] = root
         prefix = self._head.prefix_len
@@ -114,7 +114,7 @@ class CompiledGrowth:
 
     def _limits(
         self, method: Method, block: BlockDraft, tree: TreeConfig, depth: int, enough: int | None
-    ) -> loops.Limits:
+    ) -> growth.Limits:
         branch = expansion(block, self._lean, tree)
         size = min(block.base_logits.shape[1], max(tree.expansion_k, tree.candidates))
         spread = method == "dartree-fixed"
@@ -124,7 +124,7 @@ class CompiledGrowth:
             # Whoever has as many betters on its own level is not among the best.
             width = min(width, most)
         bonus = np.float32(tree.depth_bonus)
-        return loops.Limits(depth, size, branch, width, spread, tree.limit, most, bonus)
+        return growth.Limits(depth, size, branch, width, spread, tree.limit, most, bonus)
 
     def _given(self, root: Tensor) -> Array:
         """The root's product with the GRU's input weights, float32 `[3G]`."""

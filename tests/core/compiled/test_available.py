@@ -41,6 +41,29 @@ def test_code_that_does_not_compile_is_left_out() -> None:
     assert told("from numba.core.errors import NumbaError as E", broken, CHECK) == "False"
 
 
+def test_without_openmp_products_are_left_to_libraries() -> None:
+    """Loops that run on one thread stay."""
+    without = (
+        "import torch, dartree_core.compiled, numba, ctypes; ctypes.CDLL = lambda name: object()"
+    )
+    asked = "print(dartree_core.compiled.shares(), dartree_core.compiled.sharing())"
+    assert told(without, asked, CHECK) == "False False\nTrue"
+
+
+def test_without_instructions_products_are_left_to_libraries() -> None:
+    without = "from dartree_core.compiled import cpu; cpu._features = lambda: {}"
+    assert told(without, "from dartree_core import compiled; print(compiled.shares())") == "False"
+
+
+def test_kernels_are_offered_once_they_were_asked_for() -> None:
+    offered = (
+        "import torch; from dartree_core import compiled; from dartree_core.models import kernels",
+        "offer = lambda: kernels.candidates(torch.device('cpu'), torch.float32, torch.float32)",
+        "print('panels-fp32' in offer(), compiled.shares(), 'panels-fp32' in offer())",
+    )
+    assert told(*offered) == "False True True"
+
+
 def test_nothing_is_loaded_before_it_is_asked_for() -> None:
     loaded = "import sys; print('numba' in sys.modules)"
     assert told("import dartree_core.compiled, dartree_core.draft.growing", loaded) == "False"
@@ -49,15 +72,15 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
 def test_code_that_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from numba import types
 
-    from dartree_core.compiled import loops
+    from dartree_core.compiled import jit
 
-    compile_now = loops.njit
+    compile_now = jit.njit
 
     def nowhere(*signature: Any, cache: bool = False, **options: Any) -> Any:
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
         return compile_now(*signature, **options)
 
-    monkeypatch.setattr(loops, "njit", nowhere)
-    double = loops._entry(types.float32)(lambda x: x + x)
+    monkeypatch.setattr(jit, "njit", nowhere)
+    double = jit.entry(types.float32)(lambda x: x + x)
     assert double(4.0) == 8.0

@@ -235,7 +235,7 @@ def test_without_numba_the_builders_do(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 9), words=st.integers(1, 300))
 def test_what_the_target_made_of_rows(seed: int, rows: int, words: int) -> None:
-    from dartree_core.compiled import loops
+    from dartree_core.compiled import reading
 
     generator = np.random.default_rng(seed)
     logits = (6 * generator.standard_normal((rows, words))).astype(np.float32)
@@ -243,7 +243,7 @@ def test_what_the_target_made_of_rows(seed: int, rows: int, words: int) -> None:
     parent = np.array([-1] + [int(generator.integers(i)) for i in range(1, rows)])
     token = generator.integers(words, size=rows)
     logp, rank = np.empty(rows, np.float32), np.empty(rows, np.int64)
-    loops.read_targets(logits, parent, token, logp, rank)
+    reading.read_targets(logits, parent, token, logp, rank)
     exact = torch.from_numpy(logits).double().log_softmax(-1).numpy()
     assert (logp[0], rank[0]) == (0, 0)
     for i in range(1, rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -54,15 +55,35 @@ def test_the_oldest_measurements_make_room(tmp_path: Path) -> None:
 def test_a_kernel_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(tmp_path / "measured.json")
     weight = torch.randn(8, 8)
-    times = {"dense": 2.0, "onednn": 1.0}
-    order = iter(times.values())
-    monkeypatch.setattr(kernels, "_seconds", lambda kernel, width, rows: next(order))
+    order = iter([{"dense": 2.0, "onednn": 1.0}])
+    monkeypatch.setattr(kernels, "_seconds", lambda found, width, rows: next(order))
     monkeypatch.setitem(kernels.KERNELS, "onednn", kernels.dense)
     assert kernels.choose(weight, ("dense", "onednn"), memory) == "onednn"
     # The iterator is used up: a second measurement would fail.
     assert kernels.choose(weight, ("dense", "onednn"), memory) == "onednn"
     with pytest.raises(StopIteration):
         kernels.choose(torch.randn(8, 9), ("dense", "onednn"), memory)
+
+
+@pytest.mark.parametrize(("library", "chosen"), [(0.9, "panels-fp32"), (0.7, "onednn")])
+def test_our_own_kernel_brings_more_than_its_product(
+    monkeypatch: pytest.MonkeyPatch, library: float, chosen: str
+) -> None:
+    found = {"onednn": library, "panels-fp32": 1.0}
+    monkeypatch.setattr(kernels, "_seconds", lambda *rest: found)
+    for name in found:
+        monkeypatch.setitem(kernels.KERNELS, name, kernels.dense)
+    assert kernels.choose(torch.randn(8, 8), tuple(found), Memory()) == chosen
+
+
+def test_the_faster_kernel_is_found_by_running_it() -> None:
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return x
+
+    assert kernels._seconds({"slow": slow, "fast": lambda x: x}, 4, (1, 2))["slow"] > 0.004
+    found = kernels._seconds({"fast": lambda x: x, "slow": slow}, 4, (1,))
+    assert found["fast"] < found["slow"]
 
 
 def test_a_single_candidate_needs_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:

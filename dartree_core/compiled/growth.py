@@ -1,12 +1,8 @@
-"""Loops that Numba compiles for the CPU: growing a tree, and what lies between products.
+"""Growing a whole tree in one call, for a Domino head on a CPU.
 
-What takes a tree's levels, or a layer, so long as tensor operations is not the arithmetic but a
-hundred calls of microseconds each. Here a whole tree is one call, and so is all that a layer does
-between two products. Semantics are those of `dartree_core.draft.builders.dartree` with
-`heads.lean_domino`, and of `dartree_core.models.lean`, which stay the oracle in tests.
-
-All compiled code is in this one file because a compilation is cached with the file of the
-function that was called: a change elsewhere would not be noticed.
+What takes a tree's levels so long as tensor operations is not the arithmetic but hundreds of calls
+of microseconds each. Semantics are those of `dartree_core.draft.builders.dartree` with
+`heads.lean_domino`, which stay the oracle in tests.
 """
 
 # Functions are compiled by Numba, not run by Python: types are Numba's.
@@ -14,83 +10,20 @@ function that was called: a change elsewhere would not be noticed.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, typeof, types
-from numba.extending import intrinsic
+from numba import typeof, types
 
 from dartree_core.compiled.arrays import Array
+from dartree_core.compiled.jit import entry, helper
+from dartree_core.compiled.maths import ONE, ZERO, exp, log_total, sigmoid
 
-_MATH = {"contract", "reassoc", "arcp", "nsz"}
-"""Liberties taken with rounding. Infinities and NaN keep their meaning: noise and overflow bring
-both."""
-_helper = njit(fastmath=_MATH, error_model="numpy", nogil=True)
-"""For functions called from compiled code."""
-
-
-def _entry(*signature):
-    """For functions called from Python, compiled at once, or loaded from where they were kept."""
-
-    def compiled(function):
-        options = {"fastmath": _MATH, "error_model": "numpy", "nogil": True}
-        try:
-            return njit([signature], cache=True, **options)(function)
-        except RuntimeError:  # neither beside this file nor in the user's cache can be written
-            return njit([signature], **options)(function)
-
-    return compiled
+_ROW, _ROWS = types.float32[::1], types.float32[:, ::1]
+_TWO = np.float32(2)
 
 
-_INT, _FLOAT, _BOOL = types.int64, types.float32, types.boolean
-_INDICES = types.int64[::1]
-_ROW, _ROWS, _HEADS = types.float32[::1], types.float32[:, ::1], types.float32[:, :, ::1]
-
-_f = np.float32
-_ZERO, _HALF, _ONE, _TWO = _f(0), _f(0.5), _f(1), _f(2)
-_LEAST, _MOST = _f(-87.0), _f(88.0)
-_LOG2_E = _f(math.log2(math.e))
-# ln 2 in two parts, the first with so few bits that its multiples are exact.
-_LN2_HIGH = _f(math.ldexp(round(math.ldexp(math.log(2), 12)), -12))
-_LN2_LOW = _f(math.log(2) - float(_LN2_HIGH))
-_C2, _C3, _C4, _C5, _C6, _C7 = (_f(1 / math.factorial(i)) for i in range(2, 8))
-
-
-@intrinsic
-def _with_bits(typing_context, bits):
-    """The float32 whose bits are an int32's."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
-
-
-@_helper
-def _exp(x):
-    """e**x of a float32, within 2e-7 of it, by operations that vectorise; 1.6e-38 below -87."""
-    x = min(max(x, _LEAST), _MOST)
-    power = np.floor(x * _LOG2_E + _HALF)
-    r = x - power * _LN2_HIGH - power * _LN2_LOW
-    p = _C7
-    p = p * r + _C6
-    p = p * r + _C5
-    p = p * r + _C4
-    p = p * r + _C3
-    p = p * r + _C2
-    p = p * r + _ONE
-    p = p * r + _ONE
-    return p * _with_bits((np.int32(power) + np.int32(127)) << np.int32(23))
-
-
-@_helper
-def _sigmoid(x):
-    return _ONE / (_ONE + _exp(-x))
-
-
-@_helper
+@helper
 def _product(x, rows, weight, bias, out):
     """`out[i] = weight @ x[i] + bias` for `rows` rows, rounded up to a multiple of four.
 
@@ -125,7 +58,7 @@ def _product(x, rows, weight, bias, out):
             out[i, outs - 1] = total
 
 
-@_helper
+@helper
 def _largest(values, heap, where):
     """The `len(heap)` largest of `values` in descending order, and their places."""
     count = len(heap)
@@ -143,7 +76,7 @@ def _largest(values, heap, where):
         _sink(heap, where, 0, end)
 
 
-@_helper
+@helper
 def _sink(heap, where, i, end):
     """Restore a heap, its smallest value first, whose entry `i` may be too large."""
     while True:
@@ -159,48 +92,19 @@ def _sink(heap, where, i, end):
         i = child
 
 
-@_helper
-def _top(values):
-    """The largest value. NaN keeps the compiler from rearranging a running maximum, so each of
-    many lanes has one of its own."""
-    lanes = np.full(64, -np.inf, np.float32)
-    whole = len(values) // 64 * 64
-    for i in range(0, whole, 64):
-        for j in range(64):
-            lanes[j] = values[i + j] if values[i + j] > lanes[j] else lanes[j]
-    for i in range(whole, len(values)):
-        lanes[0] = values[i] if values[i] > lanes[0] else lanes[0]
-    top = lanes[0]
-    for j in range(1, 64):
-        top = lanes[j] if lanes[j] > top else top
-    return top
-
-
-@_helper
-def _log_total(values):
-    """Log of the sum of exponentials."""
-    top = _top(values)
-    if top == -np.inf:
-        return top
-    total = _ZERO
-    for i in range(len(values)):
-        total += _exp(values[i] - top)
-    return top + np.float32(math.log(total))
-
-
-@_helper
+@helper
 def _next_state(given, held, before, after):
     """One step of a GRU: products with the token and with the state `[3G]`, states `[G]`."""
     width = len(after)
     for i in range(width):
-        reset = _sigmoid(given[i] + held[i])
-        update = _sigmoid(given[width + i] + held[width + i])
+        reset = sigmoid(given[i] + held[i])
+        update = sigmoid(given[width + i] + held[width + i])
         fresh = given[2 * width + i] + reset * held[2 * width + i]
-        fresh = _ONE - _TWO / (_exp(_TWO * fresh) + _ONE)
+        fresh = ONE - _TWO / (exp(_TWO * fresh) + ONE)
         after[i] = fresh + update * (before[i] - fresh)
 
 
-@_helper
+@helper
 def _select(total, used, count, branch, parents, children, values):
     """The `count` best entries of `total[F, C]` in descending order, `branch` a row at most."""
     rows = len(total)
@@ -224,7 +128,7 @@ def _select(total, used, count, branch, parents, children, values):
         best[chosen] = -1 if taken[chosen] == branch else _best(total[chosen], used[chosen])
 
 
-@_helper
+@helper
 def _best(values, used):
     """Where the largest unused value is; -1 when all are used."""
     found = -1
@@ -234,7 +138,7 @@ def _best(values, used):
     return found
 
 
-@_helper
+@helper
 def _merge(best, filled, values, lift):
     """Add `values + lift` to the best so far, in descending order; how many there are."""
     for i in range(len(values)):
@@ -250,7 +154,7 @@ def _merge(best, filled, values, lift):
     return filled
 
 
-@_helper
+@helper
 def _best_nodes(path_logp, depth, keep, bonus):
     """Ascending ids of the root and the `keep` nodes with the largest keys; of equal ones those
     with the lower ids, and NaN counts as the worst."""
@@ -344,7 +248,7 @@ class Grown(NamedTuple):
     candidates: Array
 
 
-@_entry(_ROWS, _ROWS, _FLOAT, _ROW, typeof(_HEAD), typeof(_LIMITS))
+@entry(_ROWS, _ROWS, types.float32, _ROW, typeof(_HEAD), typeof(_LIMITS))
 def grow(logits, hidden, scale, given, head, limits):
     """A whole supertree.
 
@@ -403,11 +307,11 @@ def grow(logits, hidden, scale, given, head, limits):
         _largest(logits[slot], base, rows[slot])
         corrected = slot >= head.prefix_len
         columns = size if corrected else limits.branch
-        norm = _log_total(base if corrected else logits[slot])
+        norm = log_total(base if corrected else logits[slot])
         for c in range(size):
             row = rows[slot, c]
             candidates[slot, c] = head.ids[row]
-            marginal[c] = base[c] - norm if corrected else min(base[c] - norm, _ZERO)
+            marginal[c] = base[c] - norm if corrected else min(base[c] - norm, ZERO)
             last_bias[c] = head.last_bias[row]
             for e in range(mix):
                 last[c, e] = head.last[row, e]
@@ -415,16 +319,16 @@ def grow(logits, hidden, scale, given, head, limits):
             for f in range(frontier):
                 for e in range(mix):
                     x = shared[slot, e] + carried[f, gates + e]
-                    mixed[f, e] = x * _sigmoid(x)
+                    mixed[f, e] = x * sigmoid(x)
             _product(mixed, frontier, last, last_bias, scores)
         for f in range(frontier):
             if corrected:
                 for c in range(size):
                     scores[f, c] = base[c] + scale * scores[f, c]
-                norm = _log_total(scores[f])
+                norm = log_total(scores[f])
                 for c in range(size):
                     # Rounding may end just above 0, and a child would pass its parent.
-                    scores[f, c] = min(scores[f, c] - norm, _ZERO)
+                    scores[f, c] = min(scores[f, c] - norm, ZERO)
             else:
                 for c in range(columns):
                     scores[f, c] = marginal[c]
@@ -475,174 +379,3 @@ def grow(logits, hidden, scale, given, head, limits):
         _best_nodes(path_logp[:end], depth[:end], limits.keep, limits.bonus),
         candidates[:levels],
     )
-
-
-@_helper
-def _root_mean(x, eps):
-    """Root of the mean square of a row, `eps` added under it."""
-    total = _ZERO
-    for i in range(len(x)):
-        total += x[i] * x[i]
-    return math.sqrt(total / np.float32(len(x)) + eps)
-
-
-@_entry(_ROWS, _ROW, _FLOAT, _ROWS)
-def norm(x, weight, eps, out):
-    """`out = rms_norm(x) * weight`, rows `[n, H]`."""
-    for i in range(len(x)):
-        scale = _ONE / _root_mean(x[i], eps)
-        for j in range(x.shape[1]):
-            out[i, j] = x[i, j] * scale * weight[j]
-
-
-@_entry(_ROWS, _ROWS, _ROW, _FLOAT, _ROWS)
-def add_norm(x, delta, weight, eps, out):
-    """`x += delta`, and `out = rms_norm(x) * weight`, rows `[n, H]`."""
-    for i in range(len(x)):
-        for j in range(x.shape[1]):
-            x[i, j] += delta[i, j]
-        scale = _ONE / _root_mean(x[i], eps)
-        for j in range(x.shape[1]):
-            out[i, j] = x[i, j] * scale * weight[j]
-
-
-@_entry(_ROWS, _ROWS, _BOOL, _FLOAT, _ROWS, _ROWS, _INT, _HEADS, _HEADS, _HEADS, _INT)
-def heads(qkv, gain, normed, eps, cos, sin, new, queries, keys, values, start):
-    """Norms and rotations of attention heads; results go where attention reads them.
-
-    Args:
-        qkv: `[new + n, (heads + 2 * kv_heads) * D]`, one product's rows.
-        gain: `[heads + kv_heads, D]`, weights of the norms; ones without.
-        normed: Whether there are norms.
-        eps: Of the norms.
-        cos, sin: `[new + n, D]`, see `models.rope.tables`.
-        new: First rows, of which only keys and values are wanted.
-        queries: `[kv_heads, heads / kv_heads * n, D]`, filled; those that share keys together.
-        keys, values: `[kv_heads, capacity, D]`, filled from `start` on.
-        start: Rows there already.
-    """
-    groups, width = len(keys), keys.shape[2]
-    half, asking = width // 2, len(gain) - groups
-    n, shared = len(qkv) - new, asking // groups
-    for row in range(len(qkv)):
-        for h in range(0 if row >= new else asking, asking + groups):
-            head = qkv[row, h * width : (h + 1) * width]
-            scale = _ONE / _root_mean(head, eps) if normed else _ONE
-            if h < asking:
-                out = queries[h // shared, h % shared * n + row - new]
-            else:
-                out = keys[h - asking, start + row]
-            for j in range(half):
-                low = head[j] * scale * gain[h, j]
-                high = head[half + j] * scale * gain[h, half + j]
-                out[j] = low * cos[row, j] + high * sin[row, j]
-                out[half + j] = high * cos[row, half + j] + low * sin[row, half + j]
-        for h in range(groups):
-            for j in range(width):
-                values[h, start + row, j] = qkv[row, (asking + groups + h) * width + j]
-
-
-@_helper
-def _weigh(weights, rows, values, out):
-    """`out[i] = weights[i] @ values` for `rows` rows; four values pass at once."""
-    count = weights.shape[1]
-    for i in range(rows):
-        for d in range(out.shape[1]):
-            out[i, d] = _ZERO
-    for t in range(0, count - 3, 4):
-        for i in range(rows):
-            p, q, r, s = weights[i, t], weights[i, t + 1], weights[i, t + 2], weights[i, t + 3]
-            for d in range(out.shape[1]):
-                out[i, d] += (
-                    p * values[t, d]
-                    + q * values[t + 1, d]
-                    + r * values[t + 2, d]
-                    + s * values[t + 3, d]
-                )
-    for t in range(count // 4 * 4, count):
-        for i in range(rows):
-            for d in range(out.shape[1]):
-                out[i, d] += weights[i, t] * values[t, d]
-
-
-@_entry(_HEADS, _HEADS, _HEADS, _INT, _FLOAT, _ROWS)
-def attend(queries, keys, values, end, scale, out):
-    """Attention of a few rows that all see everything.
-
-    Args:
-        queries: `[kv_heads, heads / kv_heads * n, D]`.
-        keys, values: `[kv_heads, capacity, D]`, of which `end` rows are there.
-        end: See `keys`.
-        scale: Of the products of queries and keys.
-        out: `[n, heads * D]`, filled.
-    """
-    groups, rows, width = queries.shape
-    n = len(out)
-    asking = np.zeros(((rows + 3) // 4 * 4, width), np.float32)
-    weights = np.empty((len(asking), end), np.float32)
-    mixed = np.empty((rows, width), np.float32)
-    nothing = np.zeros(end, np.float32)
-    for group in range(groups):
-        for r in range(rows):
-            for d in range(width):
-                asking[r, d] = queries[group, r, d] * scale
-        _product(asking, rows, keys[group, :end], nothing, weights)
-        for r in range(rows):
-            top = _top(weights[r])
-            total = _ZERO
-            for t in range(end):
-                weights[r, t] = _exp(weights[r, t] - top)
-                total += weights[r, t]
-            for t in range(end):
-                weights[r, t] /= total
-        _weigh(weights, rows, values[group, :end], mixed)
-        for r in range(rows):
-            head = group * (rows // n) + r // n
-            for d in range(width):
-                out[r % n, head * width + d] = mixed[r, d]
-
-
-@_entry(_HEADS, _ROWS)
-def by_row(attended, out):
-    """`[kv_heads, heads / kv_heads * n, D]` to `[n, heads * D]`."""
-    groups, rows, width = attended.shape
-    n = len(out)
-    shared = rows // n
-    for i in range(n):
-        for h in range(groups * shared):
-            for j in range(width):
-                out[i, h * width + j] = attended[h // shared, h % shared * n + i, j]
-
-
-@_entry(_ROWS, _ROWS)
-def gated(gate_up, out):
-    """`silu(gate) * up` of `[n, 2 * M]`, to `[n, M]`."""
-    width = out.shape[1]
-    for i in range(len(out)):
-        for j in range(width):
-            gate = gate_up[i, j]
-            out[i, j] = gate * _sigmoid(gate) * gate_up[i, width + j]
-
-
-@_entry(_ROWS, _INDICES, _INDICES, _ROW, _INDICES)
-def read_targets(logits, parent, token, logp, rank):
-    """What the target made of the rows it scored.
-
-    Args:
-        logits: float32 `[n + 1, V]`.
-        parent: int64 `[n + 1]`, rows; the first row has none.
-        token: int64 `[n + 1]`.
-        logp: float32 `[n + 1]`, filled with each token's log-probability in its parent's row, 0
-            for the first.
-        rank: int64 `[n + 1]`, filled with its rank there, from 1; 0 for the first.
-    """
-    norm = np.full(len(parent), np.float32(np.nan))
-    logp[0], rank[0] = _ZERO, 0
-    for i in range(1, len(parent)):
-        row, own = parent[i], logits[parent[i], token[i]]
-        if np.isnan(norm[row]):
-            norm[row] = _log_total(logits[row])
-        above = np.int32(0)
-        for j in range(logits.shape[1]):
-            above += np.int32(logits[row, j] > own)
-        logp[i], rank[i] = own - norm[row], above + 1

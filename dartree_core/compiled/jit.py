@@ -1,0 +1,62 @@
+"""How loops are compiled, and where compiled code is kept."""
+
+# Functions are compiled by Numba, not run by Python: types are Numba's.
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from numba import cfunc, njit, types
+
+_MATH = {"contract", "reassoc", "arcp", "nsz"}
+"""Liberties taken with rounding. Infinities and NaN keep their meaning: noise and overflow bring
+both."""
+_OPTIONS = {"fastmath": _MATH, "error_model": "numpy", "nogil": True}
+
+
+def _stamp() -> str:
+    """Names these files as they are. Compiled code is kept with the file of the function that was
+    called, and a change elsewhere would not be noticed: so the name holds them all."""
+    found = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+_STAMP = _stamp()
+
+helper = njit(**_OPTIONS)
+"""For functions called from compiled code."""
+
+
+exact_helper = njit(error_model="numpy", nogil=True)
+"""As `helper`, for functions whose very roundings count."""
+
+
+def entry(*signature):
+    """For functions called from Python, compiled at once, or loaded from where they were kept."""
+
+    def compiled(function):
+        return _kept(njit, [signature], function)
+
+    return compiled
+
+
+def callback(*signature):
+    """For functions without a result that compiled code calls by their `address`: others are
+    compiled anew with each of their callers."""
+
+    def compiled(function):
+        return _kept(cfunc, types.none(*signature), function)
+
+    return compiled
+
+
+def _kept(compiler, signature, function):
+    function.__qualname__ = f"{function.__qualname__}_{_STAMP}"
+    try:
+        return compiler(signature, cache=True, **_OPTIONS)(function)
+    except RuntimeError:  # neither beside this file nor in the user's cache can be written
+        return compiler(signature, **_OPTIONS)(function)

@@ -1,0 +1,165 @@
+"""Products of rows with weights laid out in panels, shared among PyTorch's threads."""
+
+# Functions are compiled by Numba, not run by Python: types are Numba's.
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numba import typeof, types
+from torch import Tensor
+
+from dartree_core.compiled import openmp
+from dartree_core.compiled.arrays import Array, room
+from dartree_core.compiled.jit import entry, helper
+from dartree_core.compiled.maths import ZERO
+from dartree_core.compiled.tiles import BYTE, FLOAT, HALF, PANEL, TABLES, tiles
+
+_KINDS = {torch.float16: HALF, torch.float32: FLOAT, torch.int8: BYTE}
+_LEVELS = np.float32(127)
+_MIDDLE = np.float32(128)
+_HALF = np.float32(0.5)
+
+
+class Job(NamedTuple):
+    """A product.
+
+    Attributes:
+        kind: Of the weights.
+        x: `[n, in]`.
+        weights, table: Addresses.
+        out: `[n, panels * 32]`, filled.
+        codes: `[threads, n, code_width(in)]`, where a row's bytes are written for 8-bit products.
+    """
+
+    kind: int
+    x: Array
+    weights: int
+    table: int
+    out: Array
+    codes: Array
+
+
+@helper
+def share(count, thread, threads):
+    """First of a thread's share of so many, and the first that is not."""
+    return count * thread // threads, count * (thread + 1) // threads
+
+
+@helper
+def _encode(x, codes):
+    """A row as bytes 128 too large, and behind them its scale; see `tiles.tile`."""
+    top = ZERO
+    for j in range(len(x)):
+        top = max(top, abs(x[j]))
+    scale = top / _LEVELS if top > ZERO else np.float32(1)
+    factor = np.float32(1) / scale
+    levels = codes.view(np.uint8)
+    for j in range(len(x)):
+        levels[j] = np.uint8(np.int32(x[j] * factor + _MIDDLE + _HALF))
+    codes[len(codes) - 1] = scale
+
+
+@helper
+def product(kind, x, depth, weights, table, out, first, last, codes):
+    """Panels from `first` to before `last`.
+
+    Args:
+        kind: Of the weights.
+        x: `[n, >= depth]`.
+        depth: Inputs.
+        weights, table: Addresses, see `tiles.tile`.
+        out: `[n, >= last * 32]`.
+        first, last: See above.
+        codes: The thread's own, see `Job`.
+    """
+    out_step = out.shape[1] * 4
+    if kind == BYTE:
+        for i in range(len(x)):
+            _encode(x[i, :depth], codes[i])
+        at, step = codes.ctypes.data, codes.shape[1] * 4
+        steps = (depth + 3) // 4
+    else:
+        at, step, steps = x.ctypes.data, x.shape[1] * 4, depth
+    tiles(kind, len(x), at, step, weights, steps, table, out.ctypes.data, out_step, first, last)
+
+
+def _part(job):
+    thread, threads = openmp.thread(), openmp.threads()
+    first, last = share(job.out.shape[1] // PANEL, thread, threads)
+    depth = job.x.shape[1]
+    codes = job.codes[thread]
+    product(job.kind, job.x, depth, job.weights, job.table, job.out, first, last, codes)
+
+
+_together = openmp.crew(_part)
+_ROWS = np.zeros((1, 1), np.float32)
+
+
+@entry(typeof(Job(0, _ROWS, 0, 0, _ROWS, _ROWS[None])), types.int64)
+def _run(job, threads):
+    """Compute a product with so many threads."""
+    _together(job, threads)
+
+
+def code_width(depth: int) -> int:
+    """Float32 that a row of so many bytes takes, with its scale."""
+    return -(-depth // 4) + 1
+
+
+class Panels:
+    """A linear map of float32 rows, its weights in panels of 32 outputs.
+
+    Args:
+        weight: `[out, in]`.
+        bias: `[out]`, or None.
+        dtype: Of the weights kept: float16 or float32, or int8 with a scale per output.
+
+    Attributes:
+        kind: Of the weights, see `tiles`.
+        outs, depth: Its sizes.
+        panels: How many there are; the last may be filled up with zeros.
+        weights, table: See `tiles.tile`.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self.kind: int = _KINDS[dtype]
+        self.outs, self.depth = weight.shape
+        self.panels = -(-self.outs // PANEL)
+        self.table: Array = room(self.panels, TABLES[self.kind], PANEL)
+        if bias is not None:
+            self._fill(0, bias.detach().float().numpy())
+        levels = weight.detach().float().numpy()
+        if self.kind == BYTE:
+            scales = np.maximum(np.abs(levels).max(axis=1), np.float32(1e-12)) / _LEVELS
+            levels = np.rint(levels / scales[:, None]).astype(np.int8)
+            self._fill(1, scales)
+            excess = 128 * levels.sum(axis=1, dtype=np.int32)
+            self._fill(2, excess.view(np.float32))
+        four = 4 if self.kind == BYTE else 1
+        steps = -(-self.depth // four)
+        self.weights: Array = room(self.panels, steps, PANEL, four, dtype=dtype)
+        padded = np.zeros((self.panels * PANEL, steps * four), self.weights.dtype)
+        padded[: self.outs, : self.depth] = levels
+        by_panel = padded.reshape(self.panels, PANEL, steps, four)
+        self.weights[:] = by_panel.transpose(0, 2, 1, 3)
+        self._fixed = self.weights.ctypes.data, self.table.ctypes.data
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """float32 `[n, in]` to `[n, out]`."""
+        rows, threads = len(x), torch.get_num_threads()
+        out = x.new_empty(rows, self.panels * PANEL)
+        width = code_width(self.depth) if self.kind == BYTE else 0
+        codes = np.empty((threads, rows, width), np.float32)
+        job = Job(self.kind, x.contiguous().numpy(), *self._fixed, out.numpy(), codes)
+        _run(job, threads)
+        return out if out.shape[1] == self.outs else out[:, : self.outs].contiguous()
+
+    def _fill(self, row: int, values: Array) -> None:
+        """Write a row of the tables of all panels."""
+        padded = np.zeros(self.panels * PANEL, np.float32)
+        padded[: self.outs] = values
+        self.table[:, row] = padded.reshape(self.panels, PANEL)

@@ -1,0 +1,98 @@
+"""Products with weights in panels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dartree_core.compiled import shares
+
+if not shares():
+    pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
+
+from dartree_core.compiled.cpu import multiplies_bytes
+from dartree_core.compiled.products import Panels
+from dartree_core.compiled.tiles import MOST
+
+needs_bytes = pytest.mark.skipif(not multiplies_bytes(), reason="no 8-bit products here")
+KINDS = [torch.float16, torch.float32, pytest.param(torch.int8, marks=needs_bytes)]
+SIZES = st.tuples(st.integers(1, 2 * MOST + 3), st.integers(1, 70), st.integers(1, 90))
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def numbers(*shape: int, seed: int) -> torch.Tensor:
+    """What float16 can hold."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half().float()
+
+
+@pytest.mark.parametrize("dtype", KINDS[:2])
+@settings(max_examples=60)
+@given(sizes=SIZES, biased=st.booleans(), seed=st.integers(0, 99))
+def test_they_are_the_product(
+    dtype: torch.dtype, sizes: tuple[int, int, int], biased: bool, seed: int
+) -> None:
+    rows, depth, outs = sizes
+    x, weight = numbers(rows, depth, seed=seed), numbers(outs, depth, seed=seed + 1)
+    bias = numbers(outs, seed=seed + 2) if biased else None
+    wanted = torch.nn.functional.linear(x, weight, bias)
+    torch.testing.assert_close(Panels(weight, bias, dtype)(x), wanted, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, threads: int) -> None:
+    run = Panels(numbers(200, 65, seed=1), numbers(200, seed=2), dtype)
+    x = numbers(2 * MOST + 1, 65, seed=3) * torch.logspace(-3, 3, 2 * MOST + 1)[:, None]
+    many = run(x)
+    assert all(torch.equal(run(x[i : i + 1])[0], many[i]) for i in range(len(x)))
+    torch.set_num_threads(threads % 2 + 1)
+    assert torch.equal(run(x), many)
+
+
+@needs_bytes
+@settings(max_examples=40)
+@given(sizes=SIZES, biased=st.booleans(), seed=st.integers(0, 99))
+def test_bytes_round_rows_and_weights_once(
+    sizes: tuple[int, int, int], biased: bool, seed: int
+) -> None:
+    rows, depth, outs = sizes
+    x, weight = numbers(rows, depth, seed=seed), numbers(outs, depth, seed=seed + 1)
+    bias = numbers(outs, seed=seed + 2) if biased else None
+
+    def rounded(matrix: torch.Tensor) -> torch.Tensor:
+        scale = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
+        return scale * torch.floor(matrix / scale + 0.5)
+
+    wanted = torch.nn.functional.linear(rounded(x), rounded(weight), bias)
+    found = Panels(weight, bias, torch.int8)(x)
+    # Halfway cases may be rounded either way: a level, of one number in a row.
+    level = float(x.abs().max() * weight.abs().max()) / 127
+    torch.testing.assert_close(found, wanted, atol=2 * level + 1e-4, rtol=1e-4)
+
+
+@needs_bytes
+def test_rows_of_zeros_have_a_scale() -> None:
+    run = Panels(numbers(40, 8, seed=1), numbers(40, seed=2), torch.int8)
+    assert torch.equal(run(torch.zeros(2, 8))[1], numbers(40, seed=2))
+
+
+def test_rows_that_are_no_whole_memory() -> None:
+    run = Panels(numbers(40, 8, seed=1), None, torch.float32)
+    wide = numbers(3, 20, seed=2)
+    assert torch.equal(run(wide[:, 4:12]), run(wide[:, 4:12].clone()))
+    assert run(wide[:0, 4:12]).shape == (0, 40)
+
+
+def test_the_weights_are_kept_once() -> None:
+    run = Panels(numbers(64, 32, seed=1), None, torch.float16)
+    assert run.weights.nbytes == 64 * 32 * 2
