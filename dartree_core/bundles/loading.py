@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dartree_core import compiled
 from dartree_core.bundles import cache, registry
 from dartree_core.bundles.progress import Progress, silent
 from dartree_core.bundles.resolution import resolve
@@ -64,6 +63,7 @@ def load(
         trust_remote_code=trust_remote_code,
         progress=progress,
     )
+    from dartree_core import compiled
     from dartree_core.draft import load_drafter
     from dartree_core.engine import Decoder
     from dartree_core.models import Target, load_target, load_tokenizer

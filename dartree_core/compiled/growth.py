@@ -20,6 +20,7 @@ from dartree_core.compiled.jit import entry, helper
 from dartree_core.compiled.maths import ONE, ZERO, exp, log_total, sigmoid
 
 _ROW, _ROWS = types.float32[::1], types.float32[:, ::1]
+_INDICES, _TABLE = types.int64[::1], types.int64[:, ::1]
 _TWO = np.float32(2)
 
 
@@ -379,3 +380,64 @@ def grow(logits, hidden, scale, given, head, limits):
         _best_nodes(path_logp[:end], depth[:end], limits.keep, limits.bonus),
         candidates[:levels],
     )
+
+
+@entry(
+    _ROWS, _ROWS, types.float32, _ROWS, _INDICES, types.int64[:, ::1], types.int64, typeof(_HEAD)
+)
+def follow(logits, hidden, scale, given, path, rivals, first, head):
+    """Log-probabilities of a path's tokens as `grow` would have scored them.
+
+    Args:
+        logits, hidden, scale, head: See `grow`.
+        given: float32 `[m, 3G]`, the products of the root and the path's first tokens with the
+            GRU's input weights.
+        path: int64 `[m]`, rows of the path's tokens; -1 for one that cannot be drafted.
+        rivals: int64 `[m, size]`, rows of the slots' candidates, which a token joins if it is not
+            one; -1 behind their end.
+        first: Slot of the first token asked for.
+
+    Returns:
+        float32 `[m - first, 2]`: given the path, and by the marginals; minus infinity for tokens
+        that cannot be drafted.
+    """
+    asked, gates, mix = len(path), head.inputs.shape[1], len(head.of_slot)
+    out = np.full((asked - first, 2), np.float32(-np.inf))
+    slots = np.zeros(((asked + 3) // 4 * 4, hidden.shape[1]), np.float32)
+    slots[:asked] = hidden[:asked]
+    shared = np.empty((len(slots), mix), np.float32)
+    _product(slots, asked, head.of_slot, head.of_slot_bias, shared)
+    states = np.zeros((4, gates // 3), np.float32)
+    fresh = np.zeros(gates // 3, np.float32)
+    carried = np.empty((4, gates + mix), np.float32)
+    mixed = np.empty(mix, np.float32)
+    both = np.empty((2, rivals.shape[1] + 1), np.float32)
+    _next_state(given[0], head.of_state_bias[:gates], fresh, states[0])
+    for slot in range(asked):
+        _product(states, 1, head.of_state, head.of_state_bias, carried)
+        token = path[slot]
+        if slot >= first and token >= 0:
+            if slot < head.prefix_len:
+                out[slot - first, :] = min(logits[slot, token] - log_total(logits[slot]), ZERO)
+            else:
+                for e in range(mix):
+                    x = shared[slot, e] + carried[0, gates + e]
+                    mixed[e] = x * sigmoid(x)
+                count = 0
+                for c in range(-1, rivals.shape[1]):
+                    row = token if c < 0 else rivals[slot, c]
+                    if row < 0 or (c >= 0 and row == token):
+                        continue
+                    total = head.last_bias[row]
+                    for e in range(mix):
+                        total += head.last[row, e] * mixed[e]
+                    both[0, count] = logits[slot, row] + scale * total
+                    both[1, count] = logits[slot, row]
+                    count += 1
+                for kind in range(2):
+                    norm = log_total(both[kind, :count])
+                    out[slot - first, kind] = min(both[kind, 0] - norm, ZERO)
+        if slot + 1 < asked:
+            _next_state(given[slot + 1], carried[0, :gates], states[0], fresh)
+            states[0, :] = fresh
+    return out

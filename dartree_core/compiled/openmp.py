@@ -164,11 +164,27 @@ def meet(place, threads):
             _give_way()
 
 
+def _lent(context, builder, kind, value):
+    """A value whose arrays belong to somebody else. Threads that counted who uses them would
+    contend for the counts at every slice."""
+    if isinstance(kind, types.Array):
+        array = context.make_array(kind)(context, builder, value)
+        array.meminfo = cgutils.get_null_value(array.meminfo.type)
+        array.parent = cgutils.get_null_value(array.parent.type)
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        for at, part in enumerate(kind):
+            own = _lent(context, builder, part, builder.extract_value(value, at))
+            value = builder.insert_value(value, own, at)
+    return value
+
+
 def crew(work):
     """An intrinsic `run(job, count)`: so many threads call `work(job)`, and it ends when all have.
 
     Args:
-        work: A Python function that can be compiled; its result and errors are lost.
+        work: A Python function that can be compiled; its result and errors are lost. It must not
+            keep arrays of the job.
     """
 
     @intrinsic
@@ -182,6 +198,7 @@ def crew(work):
             body.linkage = "internal"
             inner = ir.IRBuilder(body.append_basic_block("entry"))
             own = inner.load(inner.bitcast(body.args[0], shared.type))
+            own = _lent(context, inner, signature.args[0], own)
             once = types.none(signature.args[0])
             compiled = context.compile_subroutine(inner, work, once)
             context.call_internal_no_propagate(inner, compiled.fndesc, once, [own])

@@ -56,7 +56,7 @@ def _fetch(builder, address):
     pointer = _at(builder, address, ir.IntType(8))
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, _WORD, _WORD, _WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [pointer, _WORD(0), _WORD(3), _WORD(1)])
+    builder.call(function, [pointer, _WORD(0), _WORD(0), _WORD(1)])
 
 
 def _load(builder, address, kind, part=0):

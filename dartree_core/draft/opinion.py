@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from dartree_core.draft.drafter import BlockDraft
 from dartree_core.draft.heads import CorrectionHead
 from dartree_core.draft.heads.base import Embed
 from dartree_core.draft.supertree import Supertree
+
+if TYPE_CHECKING:
+    from dartree_core.draft.builders.compiled import CompiledGrowth
 
 _UNHEADED: tuple[Method, ...] = ("dflash", "ddtree")
 
@@ -27,6 +31,7 @@ class Opinion:
         head: Corrects them, where `method` uses a head.
         embed: The target's embedding.
         method: Who built the tree.
+        growth: Grows such trees in compiled code, and follows paths there; or None.
     """
 
     def __init__(
@@ -36,10 +41,12 @@ class Opinion:
         head: CorrectionHead,
         embed: Embed,
         method: Method,
+        growth: CompiledGrowth | None = None,
     ) -> None:
         self.slots = min(len(tree.candidates), block.num_slots)
         self._tree, self._block, self._embed = tree, block, embed
         self._head = None if method in _UNHEADED else head
+        self._growth = growth if growth and growth.grows(method, block) else None
 
     def of(self, path: Sequence[int], first: int) -> list[tuple[float, float]]:
         """Log-probability given the path, and by the marginals, of the tokens of `path` from
@@ -49,7 +56,11 @@ class Opinion:
         count = min(len(path), self.slots)
         if first >= count:
             return []
-        tokens = torch.tensor([int(self._tree.token[0]), *path[:count]], device=device)
+        root = int(self._tree.token[0])
+        if self._growth is not None:
+            rivals = self._tree.candidates[:count]
+            return self._growth.follow(block, root, path[:count], rivals, first)
+        tokens = torch.tensor([root, *path[:count]], device=device)
         rows = block.vocabulary.to_rows(tokens[1:])
         if head is None:
             found = [self._marginal(slot, rows[slot]) for slot in range(first, count)]

@@ -283,7 +283,9 @@ class Round:
     ) -> Generator[Event, None, Supertree]:
         """Join what followed the same tokens earlier; levels that changed are told once more."""
         assert self.drafter is not None
-        opinion = Opinion(tree, block, self.drafter.head, self.target.embed, self.config.method)
+        drafter = self.drafter
+        method, embed = self.config.method, self.target.embed
+        opinion = Opinion(tree, block, drafter.head, embed, method, drafter.growth)
         grafted = self._grafter.graft(
             tree, self.session.lookup, opinion, limit=self.tree.limit, reach=reach
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -95,7 +96,7 @@ class CompiledGrowth:
             np.ascontiguousarray(block.base_logits.numpy()),
             np.ascontiguousarray(block.hidden.numpy()),
             np.float32(block.scale),
-            self._given(root),
+            self._given(int(root)),
             self._head,
             limits,
         )
@@ -112,6 +113,41 @@ class CompiledGrowth:
         bonus = 0.0 if limits.spread else tree.depth_bonus
         return Supertree(**columns, depth_bonus=bonus, candidates=candidates)
 
+    def follow(
+        self,
+        block: BlockDraft,
+        root: int,
+        path: Sequence[int],
+        rivals: Sequence[Tensor],
+        first: int,
+    ) -> list[tuple[float, float]]:
+        """Log-probabilities of the tokens of `path` from number `first` on, given the path and by
+        the marginals, as `grow` scores them; -inf for what cannot be drafted.
+
+        Args:
+            block: One that `grows` is true for.
+            root: The last committed token.
+            path: A token for every slot up to the last asked for.
+            rivals: Per slot the tokens that scores are normalised over.
+            first: See above.
+        """
+        rows = np.array([self._row_of(token) for token in path])
+        others = np.full((len(path), max(len(listed) for listed in rivals)), -1)
+        for slot, listed in enumerate(rivals[: len(path)]):
+            others[slot, : len(listed)] = self._row[listed.numpy()]
+        given = np.stack([self._given(token) for token in (root, *path[:-1])])
+        found: list[list[float]] = growth.follow(
+            np.ascontiguousarray(block.base_logits.numpy()),
+            np.ascontiguousarray(block.hidden.numpy()),
+            np.float32(block.scale),
+            given,
+            rows,
+            others,
+            first,
+            self._head,
+        ).tolist()
+        return [(own, draft) for own, draft in found]
+
     def _limits(
         self, method: Method, block: BlockDraft, tree: TreeConfig, depth: int, enough: int | None
     ) -> growth.Limits:
@@ -126,13 +162,16 @@ class CompiledGrowth:
         bonus = np.float32(tree.depth_bonus)
         return growth.Limits(depth, size, branch, width, spread, tree.limit, most, bonus)
 
-    def _given(self, root: Tensor) -> Array:
-        """The root's product with the GRU's input weights, float32 `[3G]`."""
-        token = int(root)
-        row = self._row[token] if token < len(self._row) else -1
+    def _row_of(self, token: int) -> int:
+        """The token's row of the draft vocabulary, or -1."""
+        return int(self._row[token]) if token < len(self._row) else -1
+
+    def _given(self, token: int) -> Array:
+        """The token's product with the GRU's input weights, float32 `[3G]`."""
+        row = self._row_of(token)
         if row >= 0:
             return cast("Array", self._head.inputs[row])
-        return array(self._lean.of_token(self._embed(root))[0])
+        return array(self._lean.of_token(self._embed(torch.tensor([token])))[0])
 
 
 def _bias(layer: torch.nn.Linear) -> Array:

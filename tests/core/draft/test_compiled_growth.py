@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from dartree_core import compiled as package
 from dartree_core.config import Method, TreeConfig
 from dartree_core.draft import BUILDERS, BlockDraft, Drafter, Supertree
-from dartree_core.draft.builders.compiled import CompiledGrowth, supports
+from dartree_core.draft.builders.compiled import GROWN, CompiledGrowth, supports
 from dartree_core.draft.growing import grow
 from dartree_core.draft.heads import DominoHead, NoHead
 from dartree_core.draft.heads.lean_domino import LeanDominoHead
+from dartree_core.draft.opinion import Opinion
 from dartree_core.draft.spec import DraftSpec
 from dartree_core.draft.supertree import finish
 from dartree_core.draft.vocabulary import DraftVocabulary
@@ -194,6 +195,41 @@ def test_which_heads_are_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(lean_domino, "_MOST_BYTES", 10)
     assert not supports(published.lean(ids, embed, "dense"))
+
+
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 10_000),
+    slots=st.integers(1, 7),
+    prefix=st.integers(0, 2),
+    reduced=st.booleans(),
+    biases=st.booleans(),
+    method=st.sampled_from(sorted(GROWN)),
+    first=st.integers(0, 7),
+    data=st.data(),
+)
+def test_paths_are_scored_as_tensors_score_them(
+    seed: int,
+    slots: int,
+    prefix: int,
+    reduced: bool,
+    biases: bool,
+    method: Method,
+    first: int,
+    data: st.DataObject,
+) -> None:
+    """Tokens of the tree, others, and such as cannot be drafted."""
+    case = Case(slots=slots, seed=seed, prefix=prefix, reduced=reduced, biases=biases, scale=0.7)
+    tree, _ = case.both(method, TreeConfig(budget=9, width=4, candidates=6), slots)
+    tokens = st.one_of(st.integers(0, WORDS - 1), st.sampled_from(tree.token[1:].tolist()))
+    path = data.draw(st.lists(tokens, min_size=1, max_size=9))
+    ours, theirs = (
+        Opinion(tree, case.block, case.head, embed, method, growth).of(path, first)
+        for growth in (case.loops, None)
+    )
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine == pytest.approx(other, abs=2e-4, rel=2e-4)
 
 
 def compiled_drafter() -> Drafter:
