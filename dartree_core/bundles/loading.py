@@ -67,6 +67,7 @@ def load(
     from dartree_core.draft import load_drafter
     from dartree_core.engine import Decoder
     from dartree_core.models import Target, load_target, load_tokenizer
+    from dartree_core.models.kernels import PANELS
     from dartree_core.models.memory import Memory
     from dartree_core.models.threads import tune_threads
     from dartree_core.parallel.group import tensor_group
@@ -86,7 +87,7 @@ def load(
     group = tensor_group()
     target_model: Target
     compiling = "compiling for this CPU"
-    if place.type == "cpu":
+    if place.type == "cpu" and (precision is None or precision in PANELS):
         listener(compiling, 0, 1, "steps")
         compiled.shares()
         listener(compiling, 1, 1, "steps")

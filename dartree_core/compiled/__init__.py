@@ -49,6 +49,10 @@ def available() -> bool:
 def can_share() -> bool:
     """True where compiled code could share PyTorch's threads; compiles nothing."""
     try:
+        import numba
+
+        if numba.config.DISABLE_JIT:
+            return False
         from dartree_core.compiled import cpu, openmp  # noqa: F401
     except ImportError as error:
         log.info("Products are left to libraries: %s", error)
@@ -62,8 +66,12 @@ def shares() -> bool:
     The first call on a machine compiles it, as with `available`."""
     if not (available() and can_share()):
         return False
-    import dartree_core.compiled.pass_loops  # noqa: F401
-
+    try:
+        import dartree_core.compiled.pass_loops  # noqa: F401
+    except Exception as error:
+        # A new Numba, LLVM or CPU: decoding works without.
+        log.warning("Passes take tensor operations: they could not be compiled (%r).", error)
+        return False
     return True
 
 

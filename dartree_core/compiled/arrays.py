@@ -1,7 +1,8 @@
-"""Weights as arrays."""
+"""Arrays for compiled code: of weights, and to work in."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 
 Array: TypeAlias = np.ndarray[Any, Any]
+
+_PAGE = 4096
+_TYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.int8: np.int8}
 
 
 def array(x: Tensor) -> Array:
@@ -18,7 +22,10 @@ def array(x: Tensor) -> Array:
 
 
 def room(*shape: int, dtype: torch.dtype = torch.float32) -> Array:
-    """Zeros that start a line of the cache, so that no vector lies on two of them."""
-    out: Array = torch.zeros(shape, dtype=dtype).numpy()
-    assert out.ctypes.data % 64 == 0 or not out.size
-    return out
+    """Memory that starts a page, and so a line of the cache: no vector lies on two lines. It is
+    not yet written."""
+    size = math.prod(shape) * dtype.itemsize
+    memory: Array = np.empty(size + _PAGE, np.uint8)
+    start = -memory.ctypes.data % _PAGE
+    found: Array = memory[start : start + size].view(_TYPES[dtype]).reshape(shape)
+    return found

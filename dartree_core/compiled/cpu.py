@@ -1,15 +1,24 @@
-"""What this CPU has that compiled code depends on."""
+"""What the CPU has that code is compiled for: this one, unless Numba was told of a smaller one."""
 
 from __future__ import annotations
 
 from functools import cache
 
 import llvmlite.binding as llvm
+from numba import config
 
 
 @cache
 def _features() -> dict[str, bool]:
+    if config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX:
+        return {}
     return dict(llvm.get_host_cpu_features())
+
+
+def name() -> str:
+    """Tells CPUs apart that code is compiled for."""
+    parts = (config.CPU_NAME or llvm.get_host_cpu_name(), config.CPU_FEATURES, config.ENABLE_AVX)
+    return " ".join(map(str, (*parts, *sorted(k for k, has in _features().items() if has))))
 
 
 def is_arm() -> bool:
@@ -20,7 +29,9 @@ def is_arm() -> bool:
 def fuses() -> bool:
     """True where a multiplication with addition, and widening float16, are one instruction each;
     elsewhere each would be a call."""
-    return is_arm() or all(_features().get(name, False) for name in ("fma", "f16c"))
+    if is_arm():
+        return bool(_features())
+    return all(_features().get(name, False) for name in ("fma", "f16c"))
 
 
 def has_long_vectors() -> bool:

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from pathlib import Path
 
 from numba import cfunc, njit, types
+
+from dartree_core.compiled import cpu
 
 _MATH = {"contract", "reassoc", "arcp", "nsz"}
 """Liberties taken with rounding. Infinities and NaN keep their meaning: noise and overflow bring
@@ -17,15 +20,17 @@ _OPTIONS = {"fastmath": _MATH, "error_model": "numpy", "nogil": True}
 
 
 def _stamp() -> str:
-    """Names these files as they are. Compiled code is kept with the file of the function that was
-    called, and a change elsewhere would not be noticed: so the name holds them all."""
-    found = hashlib.sha256()
+    """Names these files as they are, and the CPU. Compiled code is kept with the file of the
+    function that was called, and a change elsewhere would not be noticed: so the name holds them
+    all. Machines that share a home do not share code either."""
+    found = hashlib.sha256(cpu.name().encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()[:12]
 
 
 _STAMP = _stamp()
+_NOT_KEPT = (RuntimeError, OSError, EOFError, pickle.UnpicklingError)
 
 helper = njit(**_OPTIONS)
 """For functions called from compiled code."""
@@ -58,5 +63,5 @@ def _kept(compiler, signature, function):
     function.__qualname__ = f"{function.__qualname__}_{_STAMP}"
     try:
         return compiler(signature, cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # neither beside this file nor in the user's cache can be written
+    except _NOT_KEPT:  # nowhere can be written, the disk is full, or what was kept is damaged
         return compiler(signature, **_OPTIONS)(function)

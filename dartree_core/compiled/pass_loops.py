@@ -1,6 +1,7 @@
 """A decoder's whole pass over a few rows: one call, shared among PyTorch's threads.
 
-Between two products all threads meet; what lies there is shared by rows or by attention heads.
+Between two products all threads meet; what lies there is shared by rows, by columns or by
+attention heads.
 A row comes out bit by bit as it would alone, whatever rows lie between it and those it sees: sums
 over positions are taken in their order, in which a position that is not seen adds nothing, or do
 not depend on their order. So a verified row is what plain decoding would have computed.
@@ -20,10 +21,10 @@ from numba import typeof, types
 
 from dartree_core.compiled import openmp
 from dartree_core.compiled.arrays import Array
-from dartree_core.compiled.jit import entry, helper
+from dartree_core.compiled.jit import entry, exact_helper, helper
 from dartree_core.compiled.maths import ONE, ZERO, exp, largest, root_mean, sigmoid, summand
-from dartree_core.compiled.products import product, share
-from dartree_core.compiled.tiles import FLOAT, LANES, MOST, PANEL, tile, turn
+from dartree_core.compiled.products import encode, product, share
+from dartree_core.compiled.tiles import BYTE, FLOAT, LANES, MOST, PANEL, tile, turn
 
 QKV, OUT, GATE_UP, DOWN = range(4)
 
@@ -77,8 +78,8 @@ class Rows(NamedTuple):
         mixed, gated: `[n, >= heads * D]`, `[n, >= M]`, what other products read.
         qkv, delta, gate_up: What products write: `[t + n, (heads + 2 kv_heads) * D]`, `[n, H]`,
             `[n, 2M]`, each as wide as whole panels.
-        codes: `[threads, t + n, width]`, see `products.Job`.
-        scores: `[threads, MOST, >= start + t + n + 31]`.
+        codes: `[t + n, width]`, rows as bytes for 8-bit products, see `products.encode`.
+        scores: `[threads, MOST, >= start + t + n]`, in whole panels.
         block: `[threads, D, 32]`.
         attended: `[threads, MOST, D]`.
         place: Where threads meet, see `openmp.meet`.
@@ -123,7 +124,7 @@ def _add_norm(x, delta, weight, eps, out):
     _norm(x, weight, eps, out)
 
 
-@helper
+@exact_helper
 def _gate(gate, up, out):
     """`out = silu(gate) * up`."""
     for j in range(len(out)):
@@ -253,7 +254,8 @@ def _pass(job):
     thread, threads = openmp.thread(), openmp.threads()
     n, hidden = run.x.shape
     new = len(run.normed) - n
-    own, codes = run.normed[new:], run.codes[thread]
+    own, codes = run.normed[new:], run.codes[new:]
+    coded = model.kind == BYTE
     groups, width = run.cache.shape[2], run.cache.shape[4]
     inner, half = (model.gain.shape[1] - groups) * width, model.intermediate
     shared = inner // width // groups
@@ -261,6 +263,11 @@ def _pass(job):
     size = (n * shared + blocks - 1) // blocks
     for i in range(thread, n, threads):
         _norm(run.x[i], model.norms[0], model.eps, own[i])
+    if coded:
+        for i in range(thread, new, threads):
+            encode(run.normed[i, :hidden], run.codes[i])
+        for i in range(thread, n, threads):
+            encode(own[i, :hidden], codes[i])
     openmp.meet(run.place, threads)
     for layer in range(len(model.weights)):
         weights, tables = model.weights[layer], model.tables[layer]
@@ -268,7 +275,7 @@ def _pass(job):
 
         first, last = share(run.qkv.shape[1] // PANEL, thread, threads)
         at, table = weights[QKV], tables[QKV]
-        product(model.kind, run.normed, hidden, at, table, run.qkv, first, last, codes)
+        product(model.kind, run.normed, run.codes, hidden, at, table, run.qkv, first, last)
         openmp.meet(run.place, threads)
         for i in range(thread, new + n, threads):
             _heads(
@@ -290,13 +297,19 @@ def _pass(job):
             asked, to, of = run.queries[group], keys[group], values[group]
             _attend(asked, begin, some, to, of, run, group, model.nothing, thread)
         openmp.meet(run.place, threads)
+        if coded:
+            for i in range(thread, n, threads):
+                encode(run.mixed[i, :inner], codes[i])
+            openmp.meet(run.place, threads)
 
         first, last = share(run.delta.shape[1] // PANEL, thread, threads)
         at, table = weights[OUT], tables[OUT]
-        product(model.kind, run.mixed, inner, at, table, run.delta, first, last, codes)
+        product(model.kind, run.mixed, codes, inner, at, table, run.delta, first, last)
         openmp.meet(run.place, threads)
         for i in range(thread, n, threads):
             _add_norm(run.x[i], run.delta[i], model.norms[2 * layer + 1], model.eps, own[i])
+            if coded:
+                encode(own[i, :hidden], codes[i])
         openmp.meet(run.place, threads)
 
         at, table = weights[GATE_UP], tables[GATE_UP]
@@ -306,32 +319,39 @@ def _pass(job):
             first, last = share(up, thread, threads)
             for off in (0, up):
                 start, stop = off + first, off + last
-                product(model.kind, own, hidden, at, table, run.gate_up, start, stop, codes)
+                product(model.kind, own, codes, hidden, at, table, run.gate_up, start, stop)
             begin, end = first * PANEL, last * PANEL
         else:
             first, last = share(run.gate_up.shape[1] // PANEL, thread, threads)
-            product(model.kind, own, hidden, at, table, run.gate_up, first, last, codes)
+            product(model.kind, own, codes, hidden, at, table, run.gate_up, first, last)
             openmp.meet(run.place, threads)
             begin, end = share(half, thread, threads)
         for i in range(n):
             row = run.gate_up[i]
             _gate(row[begin:end], row[half + begin : half + end], run.gated[i, begin:end])
         openmp.meet(run.place, threads)
+        if coded:
+            for i in range(thread, n, threads):
+                encode(run.gated[i, :half], codes[i])
+            openmp.meet(run.place, threads)
 
         first, last = share(run.delta.shape[1] // PANEL, thread, threads)
         at, table = weights[DOWN], tables[DOWN]
-        product(model.kind, run.gated, half, at, table, run.delta, first, last, codes)
+        product(model.kind, run.gated, codes, half, at, table, run.delta, first, last)
         openmp.meet(run.place, threads)
         for i in range(thread, n, threads):
             _add_norm(run.x[i], run.delta[i], model.norms[2 * layer + 2], model.eps, own[i])
+            if coded:
+                encode(own[i, :hidden], codes[i])
             for k in range(len(run.taps)):
                 if run.taps[k] == layer:
                     run.features[i, k * hidden : (k + 1) * hidden] = run.x[i]
         openmp.meet(run.place, threads)
     first, last = share(run.logits.shape[1] // PANEL, thread, threads)
-    asked = own[n - len(run.logits) :]
+    begin = n - len(run.logits)
     at, table = model.head, model.head_table
-    product(model.kind, asked, hidden, at, table, run.logits, first, last, codes)
+    asked, said = own[begin:], codes[begin:]
+    product(model.kind, asked, said, hidden, at, table, run.logits, first, last)
 
 
 _together = openmp.crew(_pass)
@@ -355,7 +375,7 @@ _RUN = Rows(
     qkv=_TWO,
     delta=_TWO,
     gate_up=_TWO,
-    codes=_THREE,
+    codes=_TWO,
     scores=_THREE,
     block=_THREE,
     attended=_THREE,

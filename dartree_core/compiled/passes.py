@@ -13,18 +13,14 @@ from torch import Tensor
 from dartree_core.compiled import pass_loops
 from dartree_core.compiled.arrays import Array, room
 from dartree_core.compiled.openmp import MEETING
-from dartree_core.compiled.products import Panels, code_width
+from dartree_core.compiled.products import Panels, code_width, crew_size
 from dartree_core.compiled.tiles import BYTE, MOST, PANEL
 
-_KEPT = 16
-"""Rows up to which a pass's buffers are kept; beside a longer pass, making them is nothing."""
 _APART = 16
 """Floats by which rows that products read are longer than they need be: rows a power of two apart
 fall onto the same lines of a cache."""
-_POSITIONS = 256
-"""Buffers for attention grow by so many positions."""
-_WORTH_SHARING = 1 << 20
-"""Weights times rows from which threads beside the caller's are worth waking."""
+_SHORT = 24
+"""Rows up to which views of the buffers are kept; beside a longer pass, making them is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,47 +60,61 @@ class Layer:
         return self.qkv, self.out, self.gate_up, self.down
 
 
-class _Room:
-    """Buffers of passes over `n` rows behind `new` of context; see `pass_loops.Rows`."""
+class _Room(threading.local):
+    """Buffers of passes, a thread's own; see `pass_loops.Rows`. They hold the longest pass so far,
+    and every pass takes their first rows."""
 
-    def __init__(self, shape: Shape, kind: int, new: int, n: int) -> None:
+    def __init__(self, shape: Shape, kind: int) -> None:
         heads, width = shape.heads, shape.head_dim
-        shared = heads // shape.kv_heads
         deepest = max(shape.hidden, heads * width, shape.intermediate)
-        self._codes = new + n, code_width(deepest) if kind == BYTE else 0
-        self._width = width
-        self.rows = {
-            "queries": room(shape.kv_heads, shared * n, width),
-            "normed": room(new + n, shape.hidden + _APART),
-            "mixed": room(n, heads * width + _APART),
-            "gated": room(n, shape.intermediate + _APART),
-            "qkv": room(new + n, _whole((heads + 2 * shape.kv_heads) * width)),
-            "delta": room(n, _whole(shape.hidden)),
-            "gate_up": room(n, _whole(2 * shape.intermediate)),
-            "place": room(MEETING, dtype=torch.int64),
+        self._shape = shape
+        self._widths = {
+            "normed": shape.hidden + _APART,
+            "qkv": _whole((heads + 2 * shape.kv_heads) * width),
+            "codes": code_width(deepest) if kind == BYTE else 0,
+            "queries": heads * width,
+            "mixed": heads * width + _APART,
+            "gated": shape.intermediate + _APART,
+            "delta": _whole(shape.hidden),
+            "gate_up": _whole(2 * shape.intermediate),
         }
-        self._threads = self._positions = 0
+        self._place = np.zeros(MEETING, np.int64)
+        self._rows = self._threads = self._positions = 0
+        self._flat: dict[str, Array] = {}
+        self._views: dict[tuple[int, int], dict[str, Array]] = {}
         self._own: dict[str, Array] = {}
+
+    def rows(self, new: int, n: int) -> dict[str, Array]:
+        """For `n` rows behind `new` of context."""
+        if new + n > self._rows:
+            self._rows = new + n
+            self._flat = {name: room(self._rows * width) for name, width in self._widths.items()}
+            self._views.clear()
+        found = self._views.get((new, n))
+        if found is None:
+            found = {"place": self._place}
+            for name, width in self._widths.items():
+                count = new + n if name in ("normed", "qkv", "codes") else n
+                found[name] = self._flat[name][: count * width].reshape(count, width)
+            groups, head_dim = self._shape.kv_heads, self._shape.head_dim
+            found["queries"] = found["queries"].reshape(groups, -1, head_dim)
+            if new + n <= _SHORT:
+                self._views[new, n] = found
+        return found
 
     def own(self, threads: int, end: int) -> dict[str, Array]:
         """What every thread has for itself, for attention to `end` positions."""
         if threads > self._threads or end > self._positions:
             self._threads = max(threads, self._threads)
-            self._positions = -(-max(end, self._positions) // _POSITIONS) * _POSITIONS
+            if end > self._positions:
+                self._positions = _whole(max(end, self._positions * 3 // 2))
+            width = self._shape.head_dim
             self._own = {
-                "codes": room(self._threads, *self._codes),
                 "scores": room(self._threads, MOST, self._positions + _APART),
-                "block": room(self._threads, self._width, PANEL),
-                "attended": room(self._threads, MOST, self._width),
+                "block": room(self._threads, width, PANEL),
+                "attended": room(self._threads, MOST, width),
             }
         return self._own
-
-
-class _Rooms(threading.local):
-    """Rooms by their rows, a thread's own."""
-
-    def __init__(self) -> None:
-        self.by_rows: dict[tuple[int, int], _Room] = {}
 
 
 class CompiledPass:
@@ -130,23 +140,28 @@ class CompiledPass:
         self._shape = shape
         self._head = head
         self._layers = layers  # compiled code knows their weights by address
+        sizes = [(p.outs, p.depth) for p in layers[0].products]
+        inner, hidden, half = shape.heads * shape.head_dim, shape.hidden, shape.intermediate
+        qkv = inner + 2 * shape.kv_heads * shape.head_dim
+        wanted = [(qkv, hidden), (hidden, inner), (2 * half, hidden), (hidden, half)]
+        assert sizes == wanted, f"{sizes} are not the products of {shape}"
         products = [layer.products for layer in layers]
+        _line_up([*(p for four in products for p in four), *([head] if head else [])])
         norms = [part for layer in layers for part in (layer.attention_norm, layer.mlp_norm)]
         self._weights = pass_loops.Weights(
             layers[0].qkv.kind,
-            np.array([[p.weights.ctypes.data for p in four] for four in products]),
-            np.array([[p.table.ctypes.data for p in four] for four in products]),
-            head.weights.ctypes.data if head else 0,
-            head.table.ctypes.data if head else 0,
+            np.array([[p.addresses[0] for p in four] for four in products]),
+            np.array([[p.addresses[1] for p in four] for four in products]),
+            *(head.addresses if head else (0, 0)),
             np.stack([*norms, norm]),
             np.stack([layer.gain for layer in layers]),
             normed,
             np.float32(shape.eps),
             shape.intermediate,
-            room(PANEL),
+            np.zeros(PANEL, np.float32),
         )
         self._size = sum(p.weights.size for four in products for p in four)
-        self._rooms = _Rooms()
+        self._room = _Room(shape, self._weights.kind)
 
     def __call__(
         self,
@@ -180,15 +195,19 @@ class CompiledPass:
         """
         n, hidden = x.shape
         new = 0 if context is None else len(context)
-        threads = torch.get_num_threads() if n * self._size > _WORTH_SHARING else 1
-        buffers = self._room(new, n)
-        normed = buffers.rows["normed"]
+        end = start + new + n
+        assert len(cos) == new + n
+        assert cache.shape[3] >= end
+        buffers = self._room.rows(new, n)
+        normed = buffers["normed"]
         if context is not None:
             normed[:new, :hidden] = context.numpy()
         seen = torch.ones(n, n, dtype=torch.bool).tril() if visible is None else visible
         asked = 0 if self._head is None else 1 if last_only else n
         logits = x.new_empty(asked, 0 if self._head is None else self._head.panels * PANEL)
         features = x.new_empty(n, len(taps) * hidden)
+        attention = 2 * n * end * self._shape.heads * self._shape.head_dim * len(self._layers)
+        threads = crew_size((new + n) * self._size + logits.numel() * hidden + attention)
         pass_loops.run(
             self._weights,
             pass_loops.Rows(
@@ -201,8 +220,8 @@ class CompiledPass:
                 taps=np.array(taps, np.int64),
                 features=features.numpy(),
                 logits=logits.numpy(),
-                **buffers.rows,
-                **buffers.own(threads, start + new + n),
+                **buffers,
+                **self._room.own(threads, end),
             ),
             threads,
         )
@@ -213,13 +232,17 @@ class CompiledPass:
             out = logits[:, : self._head.outs].contiguous()
         return out, features if taps else None
 
-    def _room(self, new: int, n: int) -> _Room:
-        found = self._rooms.by_rows.get((new, n))
-        if found is None:
-            found = _Room(self._shape, self._weights.kind, new, n)
-            if new + n <= _KEPT:
-                self._rooms.by_rows[new, n] = found
-        return found
+
+def _line_up(products: Sequence[Panels]) -> None:
+    """Move weights into one block of memory, in the order in which a pass reads them: what is
+    fetched ahead at the end of a product is the beginning of the next."""
+    block = room(sum(p.weights.nbytes for p in products), dtype=torch.int8)
+    at = 0
+    for p in products:
+        place = block[at : at + p.weights.nbytes].view(p.weights.dtype).reshape(p.weights.shape)
+        place[:] = p.weights
+        p.weights = place
+        at += place.nbytes
 
 
 def _whole(width: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from numba import typeof, types
 from torch import Tensor
 
-from dartree_core.compiled import openmp
+from dartree_core.compiled import cpu, openmp
 from dartree_core.compiled.arrays import Array, room
 from dartree_core.compiled.jit import entry, helper
 from dartree_core.compiled.maths import ZERO
@@ -22,6 +22,8 @@ _KINDS = {torch.float16: HALF, torch.float32: FLOAT, torch.int8: BYTE}
 _LEVELS = np.float32(127)
 _MIDDLE = np.float32(128)
 _HALF = np.float32(0.5)
+_WORTH_SHARING = 1 << 20
+"""Multiplications from which threads beside the caller's are worth waking."""
 
 
 class Job(NamedTuple):
@@ -32,7 +34,8 @@ class Job(NamedTuple):
         x: `[n, in]`.
         weights, table: Addresses.
         out: `[n, panels * 32]`, filled.
-        codes: `[threads, n, code_width(in)]`, where a row's bytes are written for 8-bit products.
+        codes: `[n, code_width(in)]`, where rows are written as bytes for 8-bit products.
+        place: Where threads meet, see `openmp.meet`.
     """
 
     kind: int
@@ -41,6 +44,7 @@ class Job(NamedTuple):
     table: int
     out: Array
     codes: Array
+    place: Array
 
 
 @helper
@@ -50,11 +54,18 @@ def share(count, thread, threads):
 
 
 @helper
-def _encode(x, codes):
+def encode(x, codes):
     """A row as bytes 128 too large, and behind them its scale; see `tiles.tile`."""
+    lanes = np.zeros(64, np.float32)
+    whole = len(x) // 64 * 64
+    for i in range(0, whole, 64):
+        for j in range(64):
+            lanes[j] = abs(x[i + j]) if abs(x[i + j]) > lanes[j] else lanes[j]
+    for i in range(whole, len(x)):
+        lanes[0] = abs(x[i]) if abs(x[i]) > lanes[0] else lanes[0]
     top = ZERO
-    for j in range(len(x)):
-        top = max(top, abs(x[j]))
+    for j in range(64):
+        top = lanes[j] if lanes[j] > top else top
     scale = top / _LEVELS if top > ZERO else np.float32(1)
     factor = np.float32(1) / scale
     levels = codes.view(np.uint8)
@@ -64,24 +75,21 @@ def _encode(x, codes):
 
 
 @helper
-def product(kind, x, depth, weights, table, out, first, last, codes):
+def product(kind, x, codes, depth, weights, table, out, first, last):
     """Panels from `first` to before `last`.
 
     Args:
         kind: Of the weights.
         x: `[n, >= depth]`.
+        codes: The same rows by `encode`, for 8-bit products.
         depth: Inputs.
         weights, table: Addresses, see `tiles.tile`.
         out: `[n, >= last * 32]`.
         first, last: See above.
-        codes: The thread's own, see `Job`.
     """
     out_step = out.shape[1] * 4
     if kind == BYTE:
-        for i in range(len(x)):
-            _encode(x[i, :depth], codes[i])
-        at, step = codes.ctypes.data, codes.shape[1] * 4
-        steps = (depth + 3) // 4
+        at, step, steps = codes.ctypes.data, codes.shape[1] * 4, (depth + 3) // 4
     else:
         at, step, steps = x.ctypes.data, x.shape[1] * 4, depth
     tiles(kind, len(x), at, step, weights, steps, table, out.ctypes.data, out_step, first, last)
@@ -89,20 +97,28 @@ def product(kind, x, depth, weights, table, out, first, last, codes):
 
 def _part(job):
     thread, threads = openmp.thread(), openmp.threads()
+    if job.kind == BYTE:
+        for i in range(thread, len(job.x), threads):
+            encode(job.x[i], job.codes[i])
+        openmp.meet(job.place, threads)
     first, last = share(job.out.shape[1] // PANEL, thread, threads)
     depth = job.x.shape[1]
-    codes = job.codes[thread]
-    product(job.kind, job.x, depth, job.weights, job.table, job.out, first, last, codes)
+    product(job.kind, job.x, job.codes, depth, job.weights, job.table, job.out, first, last)
 
 
 _together = openmp.crew(_part)
 _ROWS = np.zeros((1, 1), np.float32)
 
 
-@entry(typeof(Job(0, _ROWS, 0, 0, _ROWS, _ROWS[None])), types.int64)
+@entry(typeof(Job(0, _ROWS, 0, 0, _ROWS, _ROWS, np.zeros(1, np.int64))), types.int64)
 def _run(job, threads):
     """Compute a product with so many threads."""
     _together(job, threads)
+
+
+def crew_size(work: int) -> int:
+    """Threads for so many multiplications."""
+    return torch.get_num_threads() if work > _WORTH_SHARING else 1
 
 
 def code_width(depth: int) -> int:
@@ -118,6 +134,9 @@ class Panels:
         bias: `[out]`, or None.
         dtype: Of the weights kept: float16 or float32, or int8 with a scale per output.
 
+    Raises:
+        ValueError: This CPU has no 8-bit products.
+
     Attributes:
         kind: Of the weights, see `tiles`.
         outs, depth: Its sizes.
@@ -127,9 +146,11 @@ class Panels:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.kind: int = _KINDS[dtype]
+        if self.kind == BYTE and not cpu.multiplies_bytes():
+            raise ValueError("this CPU has no instruction for 8-bit products")
         self.outs, self.depth = weight.shape
         self.panels = -(-self.outs // PANEL)
-        self.table: Array = room(self.panels, TABLES[self.kind], PANEL)
+        self.table: Array = np.zeros((self.panels, TABLES[self.kind], PANEL), np.float32)
         if bias is not None:
             self._fill(0, bias.detach().float().numpy())
         levels = weight.detach().float().numpy()
@@ -146,17 +167,23 @@ class Panels:
         padded[: self.outs, : self.depth] = levels
         by_panel = padded.reshape(self.panels, PANEL, steps, four)
         self.weights[:] = by_panel.transpose(0, 2, 1, 3)
-        self._fixed = self.weights.ctypes.data, self.table.ctypes.data
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Of weights and table, for compiled code; they hold as long as this object lives."""
+        return self.weights.ctypes.data, self.table.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
-        """float32 `[n, in]` to `[n, out]`."""
-        rows, threads = len(x), torch.get_num_threads()
-        out = x.new_empty(rows, self.panels * PANEL)
-        width = code_width(self.depth) if self.kind == BYTE else 0
-        codes = np.empty((threads, rows, width), np.float32)
-        job = Job(self.kind, x.contiguous().numpy(), *self._fixed, out.numpy(), codes)
-        _run(job, threads)
-        return out if out.shape[1] == self.outs else out[:, : self.outs].contiguous()
+        """float32 `[..., in]` to `[..., out]`."""
+        given = x.reshape(-1, self.depth).contiguous()
+        rows, width = len(given), self.panels * PANEL
+        out = given.new_empty(rows, width)
+        codes = np.empty((rows, code_width(self.depth) if self.kind == BYTE else 0), np.float32)
+        place = np.zeros(openmp.MEETING, np.int64)
+        job = Job(self.kind, given.numpy(), *self.addresses, out.numpy(), codes, place)
+        _run(job, crew_size(rows * width * self.depth))
+        out = out if width == self.outs else out[:, : self.outs].contiguous()
+        return out.view(*x.shape[:-1], self.outs)
 
     def _fill(self, row: int, values: Array) -> None:
         """Write a row of the tables of all panels."""

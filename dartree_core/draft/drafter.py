@@ -74,7 +74,7 @@ class Drafter:
 
     Attributes:
         kernels: What the products run on.
-        growth: Grows trees by compiled loops, after `compile`; None where builders have to.
+        growth: Grows trees in compiled code, after `compile`; None where builders have to.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class Drafter:
     @property
     def path(self) -> str:
         """What drafts run on, for people and for what is remembered of their costs."""
-        by_loops = self.growth is not None or (self._lean is not None and self._lean.compiled)
-        return ", ".join((self.kernels.block, *(["compiled"] if by_loops else [])))
+        in_code = self.growth is not None or (self._lean is not None and self._lean.compiled)
+        return ", ".join((self.kernels.block, *(["compiled"] if in_code else [])))
 
     def compile(self) -> None:
         """Have what can be compiled for this CPU compiled; some seconds, once on a machine."""

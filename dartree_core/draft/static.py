@@ -157,14 +157,10 @@ class StaticDraftCache(DraftCache):
         if old is not None:
             arena.data[..., : self.length, :] = old.data[..., : self.length, :]
 
-    def place(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """See `DraftCache.place`."""
-        end = self.length + k.shape[1]
+    def room(self, like: Tensor, end: int) -> Tensor:
+        """See `DraftCache.room`."""
         self.reserve(end)
-        keys, values = self.arena.data[layer, :, :, :end]
-        keys[:, self.length :] = k
-        values[:, self.length :] = v
-        return keys, values
+        return self.arena.data
 
     def context(self) -> list[tuple[Tensor, Tensor]]:
         """See `DraftCache.context`."""

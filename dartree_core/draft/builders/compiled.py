@@ -1,4 +1,4 @@
-"""Trees of a Domino head on a CPU, grown by compiled growth."""
+"""Trees of a Domino head on a CPU, grown in compiled code."""
 
 from __future__ import annotations
 

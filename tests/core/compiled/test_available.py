@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,7 +70,26 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
     assert told("import dartree_core.compiled, dartree_core.draft.growing", loaded) == "False"
 
 
-def test_code_that_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "smaller",
+    [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_FEATURES": "+sse2"}, {"NUMBA_ENABLE_AVX": "0"}],
+    ids=str,
+)
+def test_numba_may_be_told_of_a_smaller_cpu(smaller: dict[str, str], tmp_path: Path) -> None:
+    asked = "from dartree_core import compiled; print(compiled.shares())"
+    assert told(asked, CHECK, NUMBA_CACHE_DIR=str(tmp_path), **smaller) == "False\nTrue"
+
+
+def test_passes_that_do_not_compile_are_left_out() -> None:
+    broken = "import numba; numba.cfunc = lambda *a, **k: (_ for _ in ()).throw(ValueError('no'))"
+    asked = "from dartree_core import compiled; print(compiled.shares())"
+    assert told(broken, asked, CHECK) == "False\nTrue"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no locator"), OSError(28, "No space left")])
+def test_code_that_cannot_be_kept_is_compiled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     from numba import types
 
     from dartree_core.compiled import jit
@@ -78,7 +98,7 @@ def test_code_that_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.M
 
     def nowhere(*signature: Any, cache: bool = False, **options: Any) -> Any:
         if cache:
-            raise RuntimeError("cannot cache function: no locator available")
+            raise error
         return compile_now(*signature, **options)
 
     monkeypatch.setattr(jit, "njit", nowhere)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,17 +18,27 @@ from dartree_core.compiled import shares
 if not shares():
     pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
 
-from dartree_core.compiled import openmp, passes
+from dartree_core.compiled import openmp, passes, products
+from dartree_core.compiled.cpu import multiplies_bytes
 from dartree_core.draft.supertree import ancestors
 from dartree_core.models import LeanTarget
 from dartree_core.models.target import Target
 
+KERNELS = [
+    "panels-fp16",
+    "panels-fp32",
+    pytest.param(
+        "panels-int8",
+        marks=pytest.mark.skipif(not multiplies_bytes(), reason="no 8-bit products here"),
+    ),
+]
 CLOSE = {"atol": 3e-4, "rtol": 1e-4}
 VOCAB = 67
 
 
-def both(**sizes: int) -> tuple[Target, LeanTarget]:
-    """A random model with the tensor path, and one of the same weights in compiled code."""
+def both(kernel: str = "panels-fp32", **sizes: int) -> tuple[Target, LeanTarget]:
+    """A random model with the tensor path, and one of the same weights in compiled code. Weights
+    can be held as float16."""
     named = {
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -40,11 +53,20 @@ def both(**sizes: int) -> tuple[Target, LeanTarget]:
 
     def model() -> Any:
         torch.manual_seed(5)
-        return Qwen3ForCausalLM(config).eval().requires_grad_(False)
+        made = Qwen3ForCausalLM(config).eval().requires_grad_(False)
+        for weight in made.parameters():
+            weight.copy_(weight.half().float())
+        return made
 
-    compiled = LeanTarget(model(), kernel="panels-fp32")
+    compiled = LeanTarget(model(), kernel=kernel)
     compiled.compile()
     return Target(model()), compiled
+
+
+@functools.cache
+def target_of(kernel: str) -> LeanTarget:
+    """Of sizes that are no whole panels."""
+    return both(kernel, intermediate_size=100, head_dim=40)[1]
 
 
 def agree(pair: tuple[Target, LeanTarget], lengths: list[int], **options: Any) -> None:
@@ -84,12 +106,13 @@ def test_contexts_of_any_length(lengths: list[int]) -> None:
     agree(PAIR, lengths)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("threads", [2, 3, 5])
 def test_any_number_of_threads_computes_the_same(
-    threads: int, monkeypatch: pytest.MonkeyPatch
+    threads: int, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passes, "_WORTH_SHARING", 0)
-    target = PAIR[1]
+    monkeypatch.setattr(products, "_WORTH_SHARING", 0)
+    target = target_of(kernel)
     tokens = torch.arange(30) % VOCAB
     before = torch.get_num_threads()
     found = []
@@ -104,10 +127,13 @@ def test_any_number_of_threads_computes_the_same(
     assert torch.equal(found[0].features, found[1].features)
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_a_verified_path_is_bit_by_bit_what_plain_steps_compute(data: st.DataObject) -> None:
-    target = PAIR[1]
+def test_a_verified_path_is_bit_by_bit_what_plain_steps_compute(
+    kernel: str, data: st.DataObject
+) -> None:
+    target = target_of(kernel)
     start = data.draw(st.integers(1, 70))
     size = data.draw(st.integers(2, 30))
     parent = [-1, *(data.draw(st.integers(0, i - 1)) for i in range(1, size))]
@@ -141,6 +167,41 @@ def test_a_verified_path_is_bit_by_bit_what_plain_steps_compute(data: st.DataObj
     assert torch.equal(tree.data[..., known, :], plain.data[..., known, :])
 
 
+def test_float16_weights_are_computed_with_as_they_are() -> None:
+    agree(both("panels-fp16"), [40, 1, 7, 2])
+
+
+@pytest.mark.skipif(not multiplies_bytes(), reason="no 8-bit products here")
+def test_bytes_come_close() -> None:
+    general, rounded = both("panels-int8")
+    tokens = torch.arange(20)
+    theirs = general.forward(tokens, general.new_cache()).logits
+    ours = rounded.forward(tokens, rounded.new_cache()).logits
+    assert float((ours - theirs).norm() / theirs.norm()) < 0.05
+
+
+def test_threads_of_python_do_not_share_buffers() -> None:
+    target = PAIR[1]
+    tokens = [torch.arange(30) + shift for shift in range(6)]
+    alone = [target.forward(part, target.new_cache()).logits for part in tokens]
+
+    def again(part: torch.Tensor) -> list[torch.Tensor]:
+        return [target.forward(part, target.new_cache()).logits for _ in range(20)]
+
+    with ThreadPoolExecutor(3) as pool:
+        for found, wanted in zip(pool.map(again, tokens), alone, strict=True):
+            assert all(torch.equal(one, wanted) for one in found)
+
+
+def test_layers_of_other_sizes_are_noticed() -> None:
+    target = PAIR[1]
+    run = target._pass
+    assert run is not None
+    wrong = dataclasses.replace(run._shape, intermediate=64)
+    with pytest.raises(AssertionError, match="are not the products"):
+        passes.CompiledPass(run._layers, run._weights.norms[-1], wrong, normed=True)
+
+
 def test_small_passes_wake_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     run = passes.pass_loops.run
@@ -150,7 +211,7 @@ def test_small_passes_wake_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        for rows in (1, 100):
+        for rows in (1, 60):
             PAIR[1].forward(torch.zeros(rows, dtype=torch.int64), PAIR[1].new_cache())
     finally:
         torch.set_num_threads(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dartree_core.compiled import shares
+from dartree_core.compiled import cpu, shares
 
 if not shares():
     pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
@@ -91,6 +92,27 @@ def test_rows_that_are_no_whole_memory() -> None:
     wide = numbers(3, 20, seed=2)
     assert torch.equal(run(wide[:, 4:12]), run(wide[:, 4:12].clone()))
     assert run(wide[:0, 4:12]).shape == (0, 40)
+
+
+def test_dimensions_before_the_last_stay() -> None:
+    run = Panels(numbers(40, 8, seed=1), None, torch.float32)
+    x = numbers(2, 3, 8, seed=2)
+    assert torch.equal(run(x), run(x.view(6, 8)).view(2, 3, 40))
+
+
+def test_a_copy_outlives_the_original() -> None:
+    run = Panels(numbers(40, 8, seed=1), numbers(40, seed=3), torch.float32)
+    x = numbers(3, 8, seed=2)
+    wanted, other = run(x), copy.deepcopy(run)
+    run.weights[:] = 0
+    run.table[:] = 0
+    assert torch.equal(other(x), wanted)
+
+
+def test_bytes_need_an_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "multiplies_bytes", lambda: False)
+    with pytest.raises(ValueError, match="8-bit"):
+        Panels(numbers(40, 8, seed=1), None, torch.int8)
 
 
 def test_the_weights_are_kept_once() -> None:

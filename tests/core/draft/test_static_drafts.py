@@ -161,3 +161,16 @@ def test_a_packed_tree_comes_back_bit_for_bit() -> None:
     assert torch.equal(back.path_logp, tree.path_logp)
     assert back.depth_bonus == tree.depth_bonus
     assert hosted(tree) is tree
+
+
+def test_a_block_in_compiled_code_finds_the_arena(graphs: Graphs) -> None:
+    """A session may outlive the static shapes it began with."""
+    _, fixed = drafters(graphs)
+    cache = fixed.new_cache()
+    fixed.extend(features(fixed, 5), cache)
+    like = torch.empty(fixed.spec.num_kv_heads, 0, fixed.spec.head_dim)
+    held = cache.room(like, cache.length + 3)
+    for layer, (keys, values) in enumerate(cache.context()):
+        assert torch.equal(held[layer, 0, :, :5], keys)
+        assert torch.equal(held[layer, 1, :, :5], values)
+    assert held.shape[3] >= 8
