@@ -148,6 +148,7 @@ def _torch(section: Section) -> None:
     import torch
 
     from dartree_core.models.device import pick_device, pick_dtype
+    from dartree_core.models.kernels import can_have_bfloat16
 
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
     if torch.version.hip:
@@ -177,14 +178,17 @@ def _torch(section: Section) -> None:
     section.add("mps", "available" if torch.backends.mps.is_available() else "none")
     device = pick_device("auto")
     dtype = str(pick_dtype("auto", device)).removeprefix("torch.")
+    if device.type == "cpu" and can_have_bfloat16():
+        dtype = "bfloat16"
     best = {"cuda": "a CUDA device is there", "mps": "Apple's GPU is there"}
     section.add("device used", f"{device}: {best.get(device.type, 'there is no GPU to use')}")
     if dtype == "float32":
         why = "speculative output equals plain output token for token, exact ties aside"
     elif device.type == "cpu":
+        sums = "products rounded to it, sums" if dtype == "bfloat16" else "arithmetic"
         why = (
-            "weights in half the memory, arithmetic in float32; models without the lean path "
-            "get float32"
+            f"weights in half the memory, {sums} in float32; models without the lean path get "
+            "float32"
         )
     else:
         why = "half the memory traffic; near ties may round otherwise than in plain decoding"

@@ -12,7 +12,12 @@ from torch import Tensor
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _PAGE = 4096
-_TYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.int8: np.int8}
+_TYPES = {
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.bfloat16: np.uint16,  # NumPy has no name for it
+    torch.int8: np.int8,
+}
 
 
 def array(x: Tensor) -> Array:

@@ -23,8 +23,8 @@ from dartree_core.compiled import openmp
 from dartree_core.compiled.arrays import Array
 from dartree_core.compiled.jit import entry, exact_helper, helper
 from dartree_core.compiled.maths import ONE, ZERO, exp, largest, root_mean, sigmoid, summand
-from dartree_core.compiled.products import encode, product, share
-from dartree_core.compiled.tiles import BYTE, FLOAT, LANES, MOST, PANEL, tile, turn
+from dartree_core.compiled.products import CODED, encode, product, share
+from dartree_core.compiled.tiles import FLOAT, LANES, MOST, PANEL, tile, turn
 
 QKV, OUT, GATE_UP, DOWN = range(4)
 
@@ -78,7 +78,7 @@ class Rows(NamedTuple):
         mixed, gated: `[n, >= heads * D]`, `[n, >= M]`, what other products read.
         qkv, delta, gate_up: What products write: `[t + n, (heads + 2 kv_heads) * D]`, `[n, H]`,
             `[n, 2M]`, each as wide as whole panels.
-        codes: `[t + n, width]`, rows as bytes for 8-bit products, see `products.encode`.
+        codes: `[t + n, width]`, rows as some kinds want them, see `products.encode`.
         scores: `[threads, MOST, >= start + t + n]`, in whole panels.
         block: `[threads, D, 32]`.
         attended: `[threads, MOST, D]`.
@@ -255,7 +255,7 @@ def _pass(job):
     n, hidden = run.x.shape
     new = len(run.normed) - n
     own, codes = run.normed[new:], run.codes[new:]
-    coded = model.kind == BYTE
+    coded = model.kind in CODED
     groups, width = run.cache.shape[2], run.cache.shape[4]
     inner, half = (model.gain.shape[1] - groups) * width, model.intermediate
     shared = inner // width // groups
@@ -265,9 +265,9 @@ def _pass(job):
         _norm(run.x[i], model.norms[0], model.eps, own[i])
     if coded:
         for i in range(thread, new, threads):
-            encode(run.normed[i, :hidden], run.codes[i])
+            encode(model.kind, run.normed[i, :hidden], run.codes[i])
         for i in range(thread, n, threads):
-            encode(own[i, :hidden], codes[i])
+            encode(model.kind, own[i, :hidden], codes[i])
     openmp.meet(run.place, threads)
     for layer in range(len(model.weights)):
         weights, tables = model.weights[layer], model.tables[layer]
@@ -299,7 +299,7 @@ def _pass(job):
         openmp.meet(run.place, threads)
         if coded:
             for i in range(thread, n, threads):
-                encode(run.mixed[i, :inner], codes[i])
+                encode(model.kind, run.mixed[i, :inner], codes[i])
             openmp.meet(run.place, threads)
 
         first, last = share(run.delta.shape[1] // PANEL, thread, threads)
@@ -309,7 +309,7 @@ def _pass(job):
         for i in range(thread, n, threads):
             _add_norm(run.x[i], run.delta[i], model.norms[2 * layer + 1], model.eps, own[i])
             if coded:
-                encode(own[i, :hidden], codes[i])
+                encode(model.kind, own[i, :hidden], codes[i])
         openmp.meet(run.place, threads)
 
         at, table = weights[GATE_UP], tables[GATE_UP]
@@ -332,7 +332,7 @@ def _pass(job):
         openmp.meet(run.place, threads)
         if coded:
             for i in range(thread, n, threads):
-                encode(run.gated[i, :half], codes[i])
+                encode(model.kind, run.gated[i, :half], codes[i])
             openmp.meet(run.place, threads)
 
         first, last = share(run.delta.shape[1] // PANEL, thread, threads)
@@ -342,7 +342,7 @@ def _pass(job):
         for i in range(thread, n, threads):
             _add_norm(run.x[i], run.delta[i], model.norms[2 * layer + 2], model.eps, own[i])
             if coded:
-                encode(own[i, :hidden], codes[i])
+                encode(model.kind, own[i, :hidden], codes[i])
             for k in range(len(run.taps)):
                 if run.taps[k] == layer:
                     run.features[i, k * hidden : (k + 1) * hidden] = run.x[i]

@@ -14,7 +14,7 @@ from dartree_core.compiled import pass_loops
 from dartree_core.compiled.arrays import Array, room
 from dartree_core.compiled.openmp import MEETING
 from dartree_core.compiled.products import Panels, code_width, crew_size
-from dartree_core.compiled.tiles import BYTE, MOST, PANEL
+from dartree_core.compiled.tiles import MOST, PANEL
 
 _APART = 16
 """Floats by which rows that products read are longer than they need be: rows a power of two apart
@@ -71,7 +71,7 @@ class _Room(threading.local):
         self._widths = {
             "normed": shape.hidden + _APART,
             "qkv": _whole((heads + 2 * shape.kv_heads) * width),
-            "codes": code_width(deepest) if kind == BYTE else 0,
+            "codes": code_width(kind, deepest),
             "queries": heads * width,
             "mixed": heads * width + _APART,
             "gated": shape.intermediate + _APART,

@@ -16,9 +16,16 @@ from dartree_core.compiled import cpu, openmp
 from dartree_core.compiled.arrays import Array, room
 from dartree_core.compiled.jit import entry, helper
 from dartree_core.compiled.maths import ZERO
-from dartree_core.compiled.tiles import BYTE, FLOAT, HALF, PANEL, TABLES, tiles
+from dartree_core.compiled.tiles import BRAIN, BYTE, FLOAT, HALF, PANEL, SHARED, TABLES, tiles
 
-_KINDS = {torch.float16: HALF, torch.float32: FLOAT, torch.int8: BYTE}
+_KINDS = {
+    torch.float16: HALF,
+    torch.float32: FLOAT,
+    torch.int8: BYTE,
+    torch.bfloat16: BRAIN,
+}
+CODED = (BYTE, BRAIN)
+"""Kinds of weights that rows are rounded for."""
 _LEVELS = np.float32(127)
 _MIDDLE = np.float32(128)
 _HALF = np.float32(0.5)
@@ -54,8 +61,16 @@ def share(count, thread, threads):
 
 
 @helper
-def encode(x, codes):
-    """A row as bytes 128 too large, and behind them its scale; see `tiles.tile`."""
+def encode(kind, x, codes):
+    """A row as bfloat16, or as bytes 128 too large and behind them its scale; see `tiles.tile`."""
+    if kind == BRAIN:
+        found, bits = codes.view(np.uint16), x.view(np.uint32)
+        for j in range(len(x)):
+            even = (bits[j] >> np.uint32(16)) & np.uint32(1)
+            found[j] = np.uint16((bits[j] + np.uint32(0x7FFF) + even) >> np.uint32(16))
+        if len(x) % 2:
+            found[len(x)] = np.uint16(0)
+        return
     lanes = np.zeros(64, np.float32)
     whole = len(x) // 64 * 64
     for i in range(0, whole, 64):
@@ -88,8 +103,9 @@ def product(kind, x, codes, depth, weights, table, out, first, last):
         first, last: See above.
     """
     out_step = out.shape[1] * 4
-    if kind == BYTE:
-        at, step, steps = codes.ctypes.data, codes.shape[1] * 4, (depth + 3) // 4
+    if kind in CODED:
+        shared = SHARED[kind]
+        at, step, steps = codes.ctypes.data, codes.shape[1] * 4, (depth + shared - 1) // shared
     else:
         at, step, steps = x.ctypes.data, x.shape[1] * 4, depth
     tiles(kind, len(x), at, step, weights, steps, table, out.ctypes.data, out_step, first, last)
@@ -97,9 +113,9 @@ def product(kind, x, codes, depth, weights, table, out, first, last):
 
 def _part(job):
     thread, threads = openmp.thread(), openmp.threads()
-    if job.kind == BYTE:
+    if job.kind in CODED:
         for i in range(thread, len(job.x), threads):
-            encode(job.x[i], job.codes[i])
+            encode(job.kind, job.x[i], job.codes[i])
         openmp.meet(job.place, threads)
     first, last = share(job.out.shape[1] // PANEL, thread, threads)
     depth = job.x.shape[1]
@@ -121,9 +137,9 @@ def crew_size(work: int) -> int:
     return torch.get_num_threads() if work > _WORTH_SHARING else 1
 
 
-def code_width(depth: int) -> int:
-    """Float32 that a row of so many bytes takes, with its scale."""
-    return -(-depth // 4) + 1
+def code_width(kind: int, depth: int) -> int:
+    """Float32 that a coded row takes, with its scale."""
+    return -(-depth // SHARED[kind]) + 1 if kind in CODED else 0
 
 
 class Panels:
@@ -132,10 +148,11 @@ class Panels:
     Args:
         weight: `[out, in]`.
         bias: `[out]`, or None.
-        dtype: Of the weights kept: float16 or float32, or int8 with a scale per output.
+        dtype: Of the weights kept: float16 or float32; bfloat16, where rows are rounded to it as
+            well; or int8 with a scale per output and per row.
 
     Raises:
-        ValueError: This CPU has no 8-bit products.
+        ValueError: This CPU has no such products.
 
     Attributes:
         kind: Of the weights, see `tiles`.
@@ -146,26 +163,29 @@ class Panels:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.kind: int = _KINDS[dtype]
-        if self.kind == BYTE and not cpu.multiplies_bytes():
-            raise ValueError("this CPU has no instruction for 8-bit products")
+        can = {BYTE: cpu.multiplies_bytes, BRAIN: cpu.multiplies_brains}
+        if not can.get(self.kind, lambda: True)():
+            raise ValueError(f"this CPU has no instruction for products of {dtype}")
         self.outs, self.depth = weight.shape
         self.panels = -(-self.outs // PANEL)
         self.table: Array = np.zeros((self.panels, TABLES[self.kind], PANEL), np.float32)
         if bias is not None:
             self._fill(0, bias.detach().float().numpy())
         levels = weight.detach().float().numpy()
+        if self.kind == BRAIN:  # NumPy has no name for it
+            levels = weight.detach().bfloat16().view(torch.uint16).numpy()
         if self.kind == BYTE:
             scales = np.maximum(np.abs(levels).max(axis=1), np.float32(1e-12)) / _LEVELS
             levels = np.rint(levels / scales[:, None]).astype(np.int8)
             self._fill(1, scales)
             excess = 128 * levels.sum(axis=1, dtype=np.int32)
             self._fill(2, excess.view(np.float32))
-        four = 4 if self.kind == BYTE else 1
-        steps = -(-self.depth // four)
-        self.weights: Array = room(self.panels, steps, PANEL, four, dtype=dtype)
-        padded = np.zeros((self.panels * PANEL, steps * four), self.weights.dtype)
+        shared = SHARED[self.kind]
+        steps = -(-self.depth // shared)
+        self.weights: Array = room(self.panels, steps, PANEL, shared, dtype=dtype)
+        padded = np.zeros((self.panels * PANEL, steps * shared), self.weights.dtype)
         padded[: self.outs, : self.depth] = levels
-        by_panel = padded.reshape(self.panels, PANEL, steps, four)
+        by_panel = padded.reshape(self.panels, PANEL, steps, shared)
         self.weights[:] = by_panel.transpose(0, 2, 1, 3)
 
     @property
@@ -178,7 +198,7 @@ class Panels:
         given = x.reshape(-1, self.depth).contiguous()
         rows, width = len(given), self.panels * PANEL
         out = given.new_empty(rows, width)
-        codes = np.empty((rows, code_width(self.depth) if self.kind == BYTE else 0), np.float32)
+        codes = np.empty((rows, code_width(self.kind, self.depth)), np.float32)
         place = np.zeros(openmp.MEETING, np.int64)
         job = Job(self.kind, given.numpy(), *self.addresses, out.numpy(), codes, place)
         _run(job, crew_size(rows * width * self.depth))

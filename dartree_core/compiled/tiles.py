@@ -6,7 +6,8 @@ as it would be alone, whatever rows share its pass and however many threads shar
 
 8-bit weights lie in fours, `[outs / 32, in / 4, 32, 4]`: one instruction multiplies four of them
 with four bytes of a row, and adds the sums in 32 bits. Each row has a scale of its own, so this
-is true of them as well.
+is true of them as well. bfloat16 weights lie in pairs, and are multiplied with pairs of a row that
+is rounded to bfloat16; sums are float32.
 """
 
 # Functions are compiled by Numba, not run by Python: types are Numba's.
@@ -25,11 +26,13 @@ from dartree_core.compiled.jit import callback, helper
 
 PANEL = 32
 """Outputs of a tile."""
-HALF, FLOAT, BYTE = range(3)
-"""Kinds of weights: float16, float32, int8."""
-STEPS = (PANEL * 2, PANEL * 4, PANEL * 4)
-"""Bytes of a panel that one input takes, or four of them that share a step, by kind."""
-TABLES = (1, 1, 3)
+HALF, FLOAT, BYTE, BRAIN = range(4)
+"""Kinds of weights: float16, float32, int8, bfloat16."""
+SHARED = (1, 1, 4, 2)
+"""Inputs that share a step, by kind."""
+STEPS = (PANEL * 2, PANEL * 4, PANEL * 4, PANEL * 4)
+"""Bytes of a panel that a step takes, by kind."""
+TABLES = (1, 1, 3, 1)
 """Rows of 32 numbers in a panel's table, by kind: biases; for int8 also the outputs' scales, and
 128 times their weights' sums, int32: bytes of rows are 128 too large, to have no sign."""
 LANES = 16
@@ -40,12 +43,29 @@ prefetching stops, and bytes fetched at once."""
 _LONG, _WORD, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _WORDS = ir.VectorType(_WORD, LANES)
+_MULTIPLY = {
+    BYTE: "llvm.x86.avx512.vpdpbusd.512",
+    BRAIN: "llvm.x86.avx512bf16.dpbf16ps.512",
+}
 _GIVEN = [types.int64] * 9
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
 
 
 MOST = 12 if cpu.has_long_vectors() else 3
 """Rows of a tile: its sums fill most registers."""
+
+
+class _Brain(ir.types.Type):
+    """bfloat16, which llvmlite has no name for."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _Brain)
+
+    def __hash__(self):
+        return hash(_Brain)
 
 
 def _at(builder, address, kind):
@@ -83,9 +103,11 @@ def _sums(builder, kind, rows, arguments):
     parts = range(PANEL // LANES)
     number = _WORD if kind == BYTE else _FLOAT
     vector = ir.VectorType(number, LANES)
-    name = "llvm.x86.avx512.vpdpbusd.512" if kind == BYTE else "llvm.fma.v16f32"
+    name = _MULTIPLY.get(kind, "llvm.fma.v16f32")
+    pairs = ir.VectorType(_Brain(), 2 * LANES)
+    factor = pairs if kind == BRAIN else vector
     add = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(vector, [vector] * 3), name
+        builder.module, ir.FunctionType(vector, [vector, factor, factor]), name
     )
     if kind == BYTE:
         starts = [ir.Constant(vector, [0] * LANES) for _ in parts]
@@ -106,17 +128,21 @@ def _sums(builder, kind, rows, arguments):
     where = builder.add(weights, builder.mul(k, step))
     for line in range(0, STEPS[kind], _LINE):
         _fetch(builder, builder.add(where, _LONG(_AHEAD + line)))
-    stored = {HALF: _HALVES, FLOAT: _VECTOR, BYTE: _WORDS}[kind]
+    stored = {HALF: _HALVES, FLOAT: _VECTOR, BYTE: _WORDS, BRAIN: _WORDS}[kind]
     factors = [_load(builder, where, stored, part) for part in parts]
     if kind == HALF:
         factors = [builder.fpext(factor, _VECTOR) for factor in factors]
+    elif kind == BRAIN:
+        factors = [builder.bitcast(factor, pairs) for factor in factors]
     offset = builder.mul(k, _LONG(4))
     new = []
     for row in range(rows):
-        value = _spread(builder, builder.add(x_at[row], offset), number)
+        value = _spread(builder, builder.add(x_at[row], offset), _FLOAT if kind < BYTE else _WORD)
+        if kind == BRAIN:
+            value = builder.bitcast(value, pairs)
         for part in parts:
             was = old[row * len(parts) + part]
-            given = [was, value, factors[part]] if kind == BYTE else [value, factors[part], was]
+            given = [value, factors[part], was] if kind < BYTE else [was, value, factors[part]]
             new.append(builder.call(add, given))
     following = builder.add(k, _LONG(1))
     k.add_incoming(following, body)
@@ -171,6 +197,7 @@ def _tile(kind):
 _half, _float = _tile(HALF), _tile(FLOAT)
 # Never called where there is no such instruction.
 _byte = _tile(BYTE) if cpu.multiplies_bytes() else _half
+_brain = _tile(BRAIN) if cpu.multiplies_brains() else _half
 
 
 @callback(*_GIVEN)
@@ -186,6 +213,11 @@ def _tile_float(rows, x, x_step, weights, step, depth, bias, out, out_step):
 @callback(*_GIVEN)
 def _tile_byte(rows, x, x_step, weights, step, depth, bias, out, out_step):
     _byte(rows, x, x_step, weights, step, depth, bias, out, out_step)
+
+
+@callback(*_GIVEN)
+def _tile_brain(rows, x, x_step, weights, step, depth, bias, out, out_step):
+    _brain(rows, x, x_step, weights, step, depth, bias, out, out_step)
 
 
 def _call(function):
@@ -206,7 +238,8 @@ def _call(function):
     return run
 
 
-_call_half, _call_float, _call_byte = _call(_tile_half), _call(_tile_float), _call(_tile_byte)
+_call_half, _call_float = _call(_tile_half), _call(_tile_float)
+_call_byte, _call_brain = _call(_tile_byte), _call(_tile_brain)
 
 
 @helper
@@ -216,8 +249,8 @@ def tile(kind, rows, x, x_step, weights, step, depth, table, out, out_step):
     Args:
         kind: Of the weights.
         rows: At most `MOST`.
-        x: Address of rows, `x_step` bytes apart: float32, or bytes with the row's scale, float32,
-            as the last four.
+        x: Address of rows, `x_step` bytes apart: float32; bfloat16; or bytes with the row's
+            scale, float32, as the last four.
         x_step: See `x`.
         weights: Address of the first step of a panel; the others are `step` bytes apart.
         step: See `weights`.
@@ -230,8 +263,10 @@ def tile(kind, rows, x, x_step, weights, step, depth, table, out, out_step):
         _call_half(rows, x, x_step, weights, step, depth, table, out, out_step)
     elif kind == FLOAT:
         _call_float(rows, x, x_step, weights, step, depth, table, out, out_step)
-    else:
+    elif kind == BYTE:
         _call_byte(rows, x, x_step, weights, step, depth, table, out, out_step)
+    else:
+        _call_brain(rows, x, x_step, weights, step, depth, table, out, out_step)
 
 
 @helper

@@ -13,7 +13,7 @@ from dartree_core.config import DecodeConfig, SamplingConfig
 from dartree_core.engine.footprint import PREFILL_CHUNK
 from dartree_core.engine.sampling import Chooser
 from dartree_core.models.kv_cache import KVCache
-from dartree_core.models.selfcheck import ROUNDING
+from dartree_core.models.selfcheck import rounding
 from dartree_core.models.target import Target
 
 
@@ -89,21 +89,21 @@ def _is_rounding(
     Whether a token at the edge of a nucleus is kept is a matter of rounding too. So the choice is
     one among all tokens that are kept however logits round, and some of those that may be.
     """
-    rounding = ROUNDING[target.dtype] / (1.0 if sampling.greedy else sampling.temperature)
+    noise = rounding(target) / (1.0 if sampling.greedy else sampling.temperature)
     free = Chooser(replace(sampling, top_k=0, top_p=1.0, min_p=0.0), context, target.device)
     scores = free.perturbed(logits, [len(context)], [[]])[0]
     place = free.scores(logits, [[]])[0]
     # Logits that move by r move probabilities by a factor of exp(r) at most.
-    factor = math.exp(min(rounding, 1.0))
+    factor = math.exp(min(noise, 1.0))
     sure, possible = (
         Chooser(_cut(sampling, f), context, target.device).scores(logits, [[]])[0].isfinite()
         for f in (factor, 1.0 / factor)
     )
-    if bool(place[token] < place[possible].min() - rounding):
+    if bool(place[token] < place[possible].min() - noise):
         return False
     if not bool(sure.all()):
-        sure &= place > place[~sure].max() + rounding
-    return not bool(sure.any()) or bool(scores[token] >= scores[sure].max() - rounding)
+        sure &= place > place[~sure].max() + noise
+    return not bool(sure.any()) or bool(scores[token] >= scores[sure].max() - noise)
 
 
 def _cut(sampling: SamplingConfig, factor: float) -> SamplingConfig:

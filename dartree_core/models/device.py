@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dartree_core.errors import ConfigError
-from dartree_core.models.kernels import has_fbgemm
+from dartree_core.models.kernels import has_bfloat16, has_fbgemm
 
 DTYPES = {
     "float32": torch.float32,
@@ -58,15 +58,17 @@ def pick_device(name: str = "auto") -> torch.device:
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """The named dtype of weights.
 
-    "auto" is what runs fastest and computes well. On a CPU that is float16 weights under float32
-    arithmetic where FBGEMM has the kernel, else float32; on CUDA bfloat16 where the device has
-    it; else float16.
+    "auto" is what runs fastest and computes well: bfloat16 where the device multiplies it, in
+    compiled code on a CPU; else on a CPU float16 weights under float32 arithmetic where FBGEMM has
+    the kernel, or float32; elsewhere float16.
 
     Raises:
         ConfigError: The name is unknown.
     """
     if name == "auto":
         if device.type == "cpu":
+            if has_bfloat16():
+                return torch.bfloat16
             return torch.float16 if has_fbgemm() else torch.float32
         if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
             return torch.bfloat16

@@ -82,6 +82,17 @@ def panels_float(weight: Tensor, bias: Tensor | None) -> Linear:
     return Panels(weight, bias, torch.float32)
 
 
+def panels_brain(weight: Tensor, bias: Tensor | None) -> Linear:
+    """bfloat16 weights and rows, float32 sums, by our own compiled loops (CPU).
+
+    What models of this type compute with: half the arithmetic of `panels_half`, where rows are
+    not rounded. A row is rounded as it would be alone.
+    """
+    from dartree_core.compiled.products import Panels
+
+    return Panels(weight, bias, torch.bfloat16)
+
+
 def panels_byte(weight: Tensor, bias: Tensor | None) -> Linear:
     """8-bit products and int32 sums of float32 rows, by our own compiled loops (CPU).
 
@@ -131,6 +142,7 @@ KERNELS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
     "fbgemm-fp16": fbgemm_half,
     "panels-fp16": panels_half,
     "panels-fp32": panels_float,
+    "panels-bf16": panels_brain,
 }
 """By name, those that compute what the weights say."""
 
@@ -146,6 +158,7 @@ PANELS = {
     torch.float16: "panels-fp16",
     torch.float32: "panels-fp32",
     torch.int8: "panels-int8",
+    torch.bfloat16: "panels-bf16",
 }
 """Our own, by the type of the weights they keep."""
 
@@ -223,6 +236,20 @@ def has_fbgemm() -> bool:
     return "fbgemm" in torch.backends.quantized.supported_engines
 
 
+def has_bfloat16() -> bool:
+    """True where this CPU can run `panels_brain`."""
+    return compiled.sharing() and can_have_bfloat16()
+
+
+def can_have_bfloat16() -> bool:
+    """True where it could, once code is compiled."""
+    if not compiled.can_share():
+        return False
+    from dartree_core.compiled.cpu import multiplies_brains
+
+    return multiplies_brains()
+
+
 def has_int8() -> bool:
     """True when this PyTorch and CPU can run `int8`."""
     return has_fbgemm() and hasattr(torch, "_make_per_channel_quantized_tensor")
@@ -237,7 +264,7 @@ def candidates(device: torch.device, dtype: torch.dtype, rows: torch.dtype) -> t
         found = ["fbgemm-fp16"]
     elif dtype == torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         found = ["dense", "onednn"]
-    if compiled.sharing() and dtype in PANELS:
+    if has_bfloat16() if dtype == torch.bfloat16 else compiled.sharing() and dtype in PANELS:
         found.append(PANELS[dtype])
     return tuple(found) or ("dense",)
 

@@ -68,9 +68,10 @@ def load_target(
         target.notes = check_rows(target)
         return target
     weights = dtype or pick_dtype("auto", device)
-    # A CPU multiplies float16 weights well, but float16 activations badly: only the lean path
-    # keeps the two apart, where there is a kernel for it.
-    mixed = device.type == "cpu" and weights == torch.float16 and kernels.has_fbgemm()
+    # A CPU multiplies 16-bit weights well, but everything else with 16-bit numbers badly: only the
+    # lean path keeps the two apart, where there is a kernel for it.
+    has = {torch.float16: kernels.has_fbgemm, torch.bfloat16: kernels.has_bfloat16}
+    mixed = device.type == "cpu" and weights in has and has[weights]()
     model = load_model(folder, device, torch.float32 if mixed else weights, trust_remote_code)
     return LeanTarget(model.to(device), weights=weights, memory=memory, graphs=graphs, **named)
 
@@ -104,8 +105,8 @@ def load_model(
     transformers_logging.disable_progress_bar()
     if dtype is None:
         dtype = pick_dtype("auto", device)
-        if device.type == "cpu" and dtype == torch.float16:
-            dtype = torch.float32  # half precision activations are slow on a CPU
+        if device.type == "cpu":
+            dtype = torch.float32  # 16-bit activations are slow on a CPU
     if not placing:
         require_weights(folder, device, dtype)
     try:

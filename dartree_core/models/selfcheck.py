@@ -27,6 +27,13 @@ _CONTEXT = 9
 _NEEDED = _CONTEXT + 3
 
 
+def rounding(target: Target) -> float:
+    """How far logits of this target may differ by how its passes are cut: see `ROUNDING`. Products
+    in bfloat16 round rows as bfloat16 activations are rounded."""
+    coarse = target.weight_dtype == torch.bfloat16
+    return ROUNDING[torch.bfloat16 if coarse else target.dtype]
+
+
 @dataclass(frozen=True, slots=True)
 class RowErrors:
     """How far rows of one pass are from the same tokens decoded one by one, as shares.

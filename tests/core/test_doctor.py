@@ -73,13 +73,14 @@ def test_text_and_json_tell_the_same() -> None:
 def test_it_names_what_would_be_used_and_why() -> None:
     import torch
 
-    from dartree_core.models.kernels import has_fbgemm
+    from dartree_core.models.kernels import can_have_bfloat16, has_fbgemm
 
     seen = findings()
     assert seen["torch"].value.startswith(metadata.version("torch"))
     if not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         assert seen["device used"].value.startswith("cpu: there is no GPU")
         wanted = "float16:" if has_fbgemm() else "float32:"
+        wanted = "bfloat16:" if can_have_bfloat16() else wanted
         assert seen["dtype used"].value.startswith(wanted)
     assert "usable processors" in seen["cpu"].value
 

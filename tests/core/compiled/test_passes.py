@@ -19,7 +19,7 @@ if not shares():
     pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
 
 from dartree_core.compiled import openmp, passes, products
-from dartree_core.compiled.cpu import multiplies_bytes
+from dartree_core.compiled.cpu import multiplies_brains, multiplies_bytes
 from dartree_core.draft.supertree import ancestors
 from dartree_core.models import LeanTarget
 from dartree_core.models.target import Target
@@ -27,6 +27,10 @@ from dartree_core.models.target import Target
 KERNELS = [
     "panels-fp16",
     "panels-fp32",
+    pytest.param(
+        "panels-bf16",
+        marks=pytest.mark.skipif(not multiplies_brains(), reason="no bfloat16 products here"),
+    ),
     pytest.param(
         "panels-int8",
         marks=pytest.mark.skipif(not multiplies_bytes(), reason="no 8-bit products here"),
@@ -171,9 +175,9 @@ def test_float16_weights_are_computed_with_as_they_are() -> None:
     agree(both("panels-fp16"), [40, 1, 7, 2])
 
 
-@pytest.mark.skipif(not multiplies_bytes(), reason="no 8-bit products here")
-def test_bytes_come_close() -> None:
-    general, rounded = both("panels-int8")
+@pytest.mark.parametrize("kernel", KERNELS[2:])
+def test_rounded_rows_come_close(kernel: str) -> None:
+    general, rounded = both(kernel)
     tokens = torch.arange(20)
     theirs = general.forward(tokens, general.new_cache()).logits
     ours = rounded.forward(tokens, rounded.new_cache()).logits

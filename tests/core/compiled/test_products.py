@@ -15,12 +15,18 @@ from dartree_core.compiled import cpu, shares
 if not shares():
     pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
 
-from dartree_core.compiled.cpu import multiplies_bytes
+from dartree_core.compiled.cpu import multiplies_brains, multiplies_bytes
 from dartree_core.compiled.products import Panels
 from dartree_core.compiled.tiles import MOST
 
 needs_bytes = pytest.mark.skipif(not multiplies_bytes(), reason="no 8-bit products here")
-KINDS = [torch.float16, torch.float32, pytest.param(torch.int8, marks=needs_bytes)]
+needs_brains = pytest.mark.skipif(not multiplies_brains(), reason="no bfloat16 products here")
+KINDS = [
+    torch.float16,
+    torch.float32,
+    pytest.param(torch.int8, marks=needs_bytes),
+    pytest.param(torch.bfloat16, marks=needs_brains),
+]
 SIZES = st.tuples(st.integers(1, 2 * MOST + 3), st.integers(1, 70), st.integers(1, 90))
 
 
@@ -81,6 +87,20 @@ def test_bytes_round_rows_and_weights_once(
     torch.testing.assert_close(found, wanted, atol=2 * level + 1e-4, rtol=1e-4)
 
 
+@needs_brains
+@settings(max_examples=40)
+@given(sizes=SIZES, biased=st.booleans(), seed=st.integers(0, 99))
+def test_bfloat16_rounds_rows_and_weights_and_nothing_else(
+    sizes: tuple[int, int, int], biased: bool, seed: int
+) -> None:
+    rows, depth, outs = sizes
+    x, weight = numbers(rows, depth, seed=seed), numbers(outs, depth, seed=seed + 1)
+    bias = numbers(outs, seed=seed + 2) if biased else None
+    wanted = torch.nn.functional.linear(x.bfloat16().float(), weight.bfloat16().float(), bias)
+    found = Panels(weight, bias, torch.bfloat16)(x)
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-5)
+
+
 @needs_bytes
 def test_rows_of_zeros_have_a_scale() -> None:
     run = Panels(numbers(40, 8, seed=1), numbers(40, seed=2), torch.int8)
@@ -109,10 +129,15 @@ def test_a_copy_outlives_the_original() -> None:
     assert torch.equal(other(x), wanted)
 
 
-def test_bytes_need_an_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "multiplies_bytes", lambda: False)
-    with pytest.raises(ValueError, match="8-bit"):
-        Panels(numbers(40, 8, seed=1), None, torch.int8)
+@pytest.mark.parametrize(
+    ("asked", "dtype"), [("multiplies_bytes", torch.int8), ("multiplies_brains", torch.bfloat16)]
+)
+def test_rounded_products_need_an_instruction(
+    monkeypatch: pytest.MonkeyPatch, asked: str, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(cpu, asked, lambda: False)
+    with pytest.raises(ValueError, match=str(dtype)):
+        Panels(numbers(40, 8, seed=1), None, dtype)
 
 
 def test_the_weights_are_kept_once() -> None:
