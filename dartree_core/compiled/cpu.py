@@ -39,11 +39,11 @@ def has_long_vectors() -> bool:
     return _features().get("avx512f", False)
 
 
-def multiplies_brains() -> bool:
+def multiplies_bfloat16() -> bool:
     """True with an instruction for bfloat16 products of such registers."""
     return _features().get("avx512bf16", False)
 
 
-def multiplies_bytes() -> bool:
+def multiplies_int8() -> bool:
     """True with an instruction for 8-bit products of such registers."""
     return _features().get("avx512vnni", False)

@@ -24,7 +24,7 @@ from dartree_core.compiled.arrays import Array
 from dartree_core.compiled.jit import entry, exact_helper, helper
 from dartree_core.compiled.maths import ONE, ZERO, exp, largest, root_mean, sigmoid, summand
 from dartree_core.compiled.products import CODED, encode, product, share
-from dartree_core.compiled.tiles import FLOAT, LANES, MOST, PANEL, tile, turn
+from dartree_core.compiled.tiles import FLOAT32, LANES, MOST, PANEL, tile, turn
 
 QKV, OUT, GATE_UP, DOWN = range(4)
 
@@ -223,7 +223,7 @@ def _attend(queries, first, some, keys, values, run, group, nothing, thread):
         _columns(keys, t, min(t + PANEL, end), block)
         found = scores.ctypes.data + t * 4
         columns = block.ctypes.data
-        tile(FLOAT, some, asked, step, columns, PANEL * 4, width, zeros, found, score_step)
+        tile(FLOAT32, some, asked, step, columns, PANEL * 4, width, zeros, found, score_step)
     totals = np.empty(MOST, np.float32)
     for r in range(some):
         totals[r] = _weigh(scores[r], known, run.visible[(first + r) // shared])
@@ -239,7 +239,7 @@ def _attend(queries, first, some, keys, values, run, group, nothing, thread):
             d = min(part, width - PANEL)
             weighed, out = values.ctypes.data + d * 4, attended.ctypes.data + d * 4
             weights = scores.ctypes.data
-            tile(FLOAT, some, weights, score_step, weighed, step, end, zeros, out, step)
+            tile(FLOAT32, some, weights, score_step, weighed, step, end, zeros, out, step)
     for r in range(some):
         begin = (group * shared + (first + r) % shared) * width
         part = ONE / totals[r]

@@ -16,15 +16,24 @@ from dartree_core.compiled import cpu, openmp
 from dartree_core.compiled.arrays import Array, room
 from dartree_core.compiled.jit import entry, helper
 from dartree_core.compiled.maths import ZERO
-from dartree_core.compiled.tiles import BRAIN, BYTE, FLOAT, HALF, PANEL, SHARED, TABLES, tiles
+from dartree_core.compiled.tiles import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    PANEL,
+    SHARED,
+    TABLES,
+    tiles,
+)
 
 _KINDS = {
-    torch.float16: HALF,
-    torch.float32: FLOAT,
-    torch.int8: BYTE,
-    torch.bfloat16: BRAIN,
+    torch.float16: FLOAT16,
+    torch.float32: FLOAT32,
+    torch.int8: INT8,
+    torch.bfloat16: BFLOAT16,
 }
-CODED = (BYTE, BRAIN)
+CODED = (INT8, BFLOAT16)
 """Kinds of weights that rows are rounded for."""
 _LEVELS = np.float32(127)
 _MIDDLE = np.float32(128)
@@ -63,7 +72,7 @@ def share(count, thread, threads):
 @helper
 def encode(kind, x, codes):
     """A row as bfloat16, or as bytes 128 too large and behind them its scale; see `tiles.tile`."""
-    if kind == BRAIN:
+    if kind == BFLOAT16:
         found, bits = codes.view(np.uint16), x.view(np.uint32)
         for j in range(len(x)):
             even = (bits[j] >> np.uint32(16)) & np.uint32(1)
@@ -163,7 +172,7 @@ class Panels:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.kind: int = _KINDS[dtype]
-        can = {BYTE: cpu.multiplies_bytes, BRAIN: cpu.multiplies_brains}
+        can = {INT8: cpu.multiplies_int8, BFLOAT16: cpu.multiplies_bfloat16}
         if not can.get(self.kind, lambda: True)():
             raise ValueError(f"this CPU has no instruction for products of {dtype}")
         self.outs, self.depth = weight.shape
@@ -172,9 +181,9 @@ class Panels:
         if bias is not None:
             self._fill(0, bias.detach().float().numpy())
         levels = weight.detach().float().numpy()
-        if self.kind == BRAIN:  # NumPy has no name for it
+        if self.kind == BFLOAT16:  # NumPy has no name for it
             levels = weight.detach().bfloat16().view(torch.uint16).numpy()
-        if self.kind == BYTE:
+        if self.kind == INT8:
             scales = np.maximum(np.abs(levels).max(axis=1), np.float32(1e-12)) / _LEVELS
             levels = np.rint(levels / scales[:, None]).astype(np.int8)
             self._fill(1, scales)

@@ -26,7 +26,7 @@ from dartree_core.compiled.jit import callback, helper
 
 PANEL = 32
 """Outputs of a tile."""
-HALF, FLOAT, BYTE, BRAIN = range(4)
+FLOAT16, FLOAT32, INT8, BFLOAT16 = range(4)
 """Kinds of weights: float16, float32, int8, bfloat16."""
 SHARED = (1, 1, 4, 2)
 """Inputs that share a step, by kind."""
@@ -44,28 +44,27 @@ _LONG, _WORD, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _WORDS = ir.VectorType(_WORD, LANES)
 _MULTIPLY = {
-    BYTE: "llvm.x86.avx512.vpdpbusd.512",
-    BRAIN: "llvm.x86.avx512bf16.dpbf16ps.512",
+    INT8: "llvm.x86.avx512.vpdpbusd.512",
+    BFLOAT16: "llvm.x86.avx512bf16.dpbf16ps.512",
 }
 _GIVEN = [types.int64] * 9
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
-
 
 MOST = 12 if cpu.has_long_vectors() else 3
 """Rows of a tile: its sums fill most registers."""
 
 
-class _Brain(ir.types.Type):
+class _BFloat16(ir.types.Type):
     """bfloat16, which llvmlite has no name for."""
 
     def _to_string(self):
         return "bfloat"
 
     def __eq__(self, other):
-        return isinstance(other, _Brain)
+        return isinstance(other, _BFloat16)
 
     def __hash__(self):
-        return hash(_Brain)
+        return hash(_BFloat16)
 
 
 def _at(builder, address, kind):
@@ -101,15 +100,16 @@ def _sums(builder, kind, rows, arguments):
     """Emit one tile of so many rows, at the builder's place; see `tile`."""
     x, x_step, weights, step, depth, table, out, out_step = arguments
     parts = range(PANEL // LANES)
-    number = _WORD if kind == BYTE else _FLOAT
+    plain = kind in (FLOAT16, FLOAT32)
+    number = _WORD if kind == INT8 else _FLOAT
     vector = ir.VectorType(number, LANES)
     name = _MULTIPLY.get(kind, "llvm.fma.v16f32")
-    pairs = ir.VectorType(_Brain(), 2 * LANES)
-    factor = pairs if kind == BRAIN else vector
+    pairs = ir.VectorType(_BFloat16(), 2 * LANES)
+    factor = pairs if kind == BFLOAT16 else vector
     add = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(vector, [vector, factor, factor]), name
     )
-    if kind == BYTE:
+    if kind == INT8:
         starts = [ir.Constant(vector, [0] * LANES) for _ in parts]
     else:
         starts = [_load(builder, table, _VECTOR, part) for part in parts]
@@ -128,21 +128,21 @@ def _sums(builder, kind, rows, arguments):
     where = builder.add(weights, builder.mul(k, step))
     for line in range(0, STEPS[kind], _LINE):
         _fetch(builder, builder.add(where, _LONG(_AHEAD + line)))
-    stored = {HALF: _HALVES, FLOAT: _VECTOR, BYTE: _WORDS, BRAIN: _WORDS}[kind]
+    stored = {FLOAT16: _HALVES, FLOAT32: _VECTOR, INT8: _WORDS, BFLOAT16: _WORDS}[kind]
     factors = [_load(builder, where, stored, part) for part in parts]
-    if kind == HALF:
+    if kind == FLOAT16:
         factors = [builder.fpext(factor, _VECTOR) for factor in factors]
-    elif kind == BRAIN:
+    elif kind == BFLOAT16:
         factors = [builder.bitcast(factor, pairs) for factor in factors]
     offset = builder.mul(k, _LONG(4))
     new = []
     for row in range(rows):
-        value = _spread(builder, builder.add(x_at[row], offset), _FLOAT if kind < BYTE else _WORD)
-        if kind == BRAIN:
+        value = _spread(builder, builder.add(x_at[row], offset), _FLOAT if plain else _WORD)
+        if kind == BFLOAT16:
             value = builder.bitcast(value, pairs)
         for part in parts:
             was = old[row * len(parts) + part]
-            given = [value, factors[part], was] if kind < BYTE else [was, value, factors[part]]
+            given = [value, factors[part], was] if plain else [was, value, factors[part]]
             new.append(builder.call(add, given))
     following = builder.add(k, _LONG(1))
     k.add_incoming(following, body)
@@ -154,7 +154,7 @@ def _sums(builder, kind, rows, arguments):
     for row in range(rows):
         for part in parts:
             found = new[row * len(parts) + part]
-            if kind == BYTE:
+            if kind == INT8:
                 end = builder.sub(builder.add(x_at[row], x_step), _LONG(4))
                 found = _scaled(builder, found, _spread(builder, end, _FLOAT), table, part)
             where = builder.add(out, builder.mul(out_step, _LONG(row)))
@@ -194,30 +194,30 @@ def _tile(kind):
     return run
 
 
-_half, _float = _tile(HALF), _tile(FLOAT)
+_float16, _float32 = _tile(FLOAT16), _tile(FLOAT32)
 # Never called where there is no such instruction.
-_byte = _tile(BYTE) if cpu.multiplies_bytes() else _half
-_brain = _tile(BRAIN) if cpu.multiplies_brains() else _half
+_int8 = _tile(INT8) if cpu.multiplies_int8() else _float16
+_bfloat16 = _tile(BFLOAT16) if cpu.multiplies_bfloat16() else _float16
 
 
 @callback(*_GIVEN)
-def _tile_half(rows, x, x_step, weights, step, depth, bias, out, out_step):
-    _half(rows, x, x_step, weights, step, depth, bias, out, out_step)
+def _tile_float16(rows, x, x_step, weights, step, depth, bias, out, out_step):
+    _float16(rows, x, x_step, weights, step, depth, bias, out, out_step)
 
 
 @callback(*_GIVEN)
-def _tile_float(rows, x, x_step, weights, step, depth, bias, out, out_step):
-    _float(rows, x, x_step, weights, step, depth, bias, out, out_step)
+def _tile_float32(rows, x, x_step, weights, step, depth, bias, out, out_step):
+    _float32(rows, x, x_step, weights, step, depth, bias, out, out_step)
 
 
 @callback(*_GIVEN)
-def _tile_byte(rows, x, x_step, weights, step, depth, bias, out, out_step):
-    _byte(rows, x, x_step, weights, step, depth, bias, out, out_step)
+def _tile_int8(rows, x, x_step, weights, step, depth, bias, out, out_step):
+    _int8(rows, x, x_step, weights, step, depth, bias, out, out_step)
 
 
 @callback(*_GIVEN)
-def _tile_brain(rows, x, x_step, weights, step, depth, bias, out, out_step):
-    _brain(rows, x, x_step, weights, step, depth, bias, out, out_step)
+def _tile_bfloat16(rows, x, x_step, weights, step, depth, bias, out, out_step):
+    _bfloat16(rows, x, x_step, weights, step, depth, bias, out, out_step)
 
 
 def _call(function):
@@ -238,8 +238,8 @@ def _call(function):
     return run
 
 
-_call_half, _call_float = _call(_tile_half), _call(_tile_float)
-_call_byte, _call_brain = _call(_tile_byte), _call(_tile_brain)
+_call_float16, _call_float32 = _call(_tile_float16), _call(_tile_float32)
+_call_int8, _call_bfloat16 = _call(_tile_int8), _call(_tile_bfloat16)
 
 
 @helper
@@ -259,14 +259,14 @@ def tile(kind, rows, x, x_step, weights, step, depth, table, out, out_step):
         out: Address of the first row's float32 sums, `out_step` bytes apart.
         out_step: See `out`.
     """
-    if kind == HALF:
-        _call_half(rows, x, x_step, weights, step, depth, table, out, out_step)
-    elif kind == FLOAT:
-        _call_float(rows, x, x_step, weights, step, depth, table, out, out_step)
-    elif kind == BYTE:
-        _call_byte(rows, x, x_step, weights, step, depth, table, out, out_step)
+    if kind == FLOAT16:
+        _call_float16(rows, x, x_step, weights, step, depth, table, out, out_step)
+    elif kind == FLOAT32:
+        _call_float32(rows, x, x_step, weights, step, depth, table, out, out_step)
+    elif kind == INT8:
+        _call_int8(rows, x, x_step, weights, step, depth, table, out, out_step)
     else:
-        _call_brain(rows, x, x_step, weights, step, depth, table, out, out_step)
+        _call_bfloat16(rows, x, x_step, weights, step, depth, table, out, out_step)
 
 
 @helper

@@ -65,7 +65,7 @@ def fbgemm_half(weight: Tensor, bias: Tensor | None) -> Linear:
     return lambda x: run(x, packed)
 
 
-def panels_half(weight: Tensor, bias: Tensor | None) -> Linear:
+def panels_float16(weight: Tensor, bias: Tensor | None) -> Linear:
     """float16 weights, float32 activations and sums, by our own compiled loops (CPU).
 
     As exact as `fbgemm_half`, and a few rows cost no more than what reading the weights takes.
@@ -75,17 +75,17 @@ def panels_half(weight: Tensor, bias: Tensor | None) -> Linear:
     return Panels(weight, bias, torch.float16)
 
 
-def panels_float(weight: Tensor, bias: Tensor | None) -> Linear:
+def panels_float32(weight: Tensor, bias: Tensor | None) -> Linear:
     """float32 by our own compiled loops (CPU)."""
     from dartree_core.compiled.products import Panels
 
     return Panels(weight, bias, torch.float32)
 
 
-def panels_brain(weight: Tensor, bias: Tensor | None) -> Linear:
+def panels_bfloat16(weight: Tensor, bias: Tensor | None) -> Linear:
     """bfloat16 weights and rows, float32 sums, by our own compiled loops (CPU).
 
-    What models of this type compute with: half the arithmetic of `panels_half`, where rows are
+    What models of this type compute with: half the arithmetic of `panels_float16`, where rows are
     not rounded. A row is rounded as it would be alone.
     """
     from dartree_core.compiled.products import Panels
@@ -93,7 +93,7 @@ def panels_brain(weight: Tensor, bias: Tensor | None) -> Linear:
     return Panels(weight, bias, torch.bfloat16)
 
 
-def panels_byte(weight: Tensor, bias: Tensor | None) -> Linear:
+def panels_int8(weight: Tensor, bias: Tensor | None) -> Linear:
     """8-bit products and int32 sums of float32 rows, by our own compiled loops (CPU).
 
     Weights are rounded with a scale per output, rows with a scale each.
@@ -140,16 +140,16 @@ KERNELS: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
     "dense": dense,
     "onednn": onednn,
     "fbgemm-fp16": fbgemm_half,
-    "panels-fp16": panels_half,
-    "panels-fp32": panels_float,
-    "panels-bf16": panels_brain,
+    "panels-fp16": panels_float16,
+    "panels-fp32": panels_float32,
+    "panels-bf16": panels_bfloat16,
 }
 """By name, those that compute what the weights say."""
 
 ROUNDING: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
     "onednn-bf16": onednn_bfloat16,
     "int8": int8,
-    "panels-int8": panels_byte,
+    "panels-int8": panels_int8,
 }
 """Those that round rows and results as well; never chosen for a target that decodes."""
 
@@ -237,7 +237,7 @@ def has_fbgemm() -> bool:
 
 
 def has_bfloat16() -> bool:
-    """True where this CPU can run `panels_brain`."""
+    """True where this CPU can run `panels_bfloat16`."""
     return compiled.sharing() and can_have_bfloat16()
 
 
@@ -245,9 +245,9 @@ def can_have_bfloat16() -> bool:
     """True where it could, once code is compiled."""
     if not compiled.can_share():
         return False
-    from dartree_core.compiled.cpu import multiplies_brains
+    from dartree_core.compiled.cpu import multiplies_bfloat16
 
-    return multiplies_brains()
+    return multiplies_bfloat16()
 
 
 def has_int8() -> bool:
@@ -275,9 +275,9 @@ def rounding(device: torch.device, rows: torch.dtype = torch.float32) -> tuple[s
         return ()
     found = ["int8"] if has_int8() else []
     if compiled.sharing():
-        from dartree_core.compiled.cpu import multiplies_bytes
+        from dartree_core.compiled.cpu import multiplies_int8
 
-        if multiplies_bytes():
+        if multiplies_int8():
             found.append(PANELS[torch.int8])
     return tuple(found)
 

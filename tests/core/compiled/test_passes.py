@@ -19,7 +19,7 @@ if not shares():
     pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
 
 from dartree_core.compiled import openmp, passes, products
-from dartree_core.compiled.cpu import multiplies_brains, multiplies_bytes
+from dartree_core.compiled.cpu import multiplies_bfloat16, multiplies_int8
 from dartree_core.draft.supertree import ancestors
 from dartree_core.models import LeanTarget
 from dartree_core.models.target import Target
@@ -29,11 +29,11 @@ KERNELS = [
     "panels-fp32",
     pytest.param(
         "panels-bf16",
-        marks=pytest.mark.skipif(not multiplies_brains(), reason="no bfloat16 products here"),
+        marks=pytest.mark.skipif(not multiplies_bfloat16(), reason="no bfloat16 products here"),
     ),
     pytest.param(
         "panels-int8",
-        marks=pytest.mark.skipif(not multiplies_bytes(), reason="no 8-bit products here"),
+        marks=pytest.mark.skipif(not multiplies_int8(), reason="no 8-bit products here"),
     ),
 ]
 CLOSE = {"atol": 3e-4, "rtol": 1e-4}

@@ -15,17 +15,17 @@ from dartree_core.compiled import cpu, shares
 if not shares():
     pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
 
-from dartree_core.compiled.cpu import multiplies_brains, multiplies_bytes
+from dartree_core.compiled.cpu import multiplies_bfloat16, multiplies_int8
 from dartree_core.compiled.products import Panels
 from dartree_core.compiled.tiles import MOST
 
-needs_bytes = pytest.mark.skipif(not multiplies_bytes(), reason="no 8-bit products here")
-needs_brains = pytest.mark.skipif(not multiplies_brains(), reason="no bfloat16 products here")
+needs_int8 = pytest.mark.skipif(not multiplies_int8(), reason="no 8-bit products here")
+needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="no bfloat16 products here")
 KINDS = [
     torch.float16,
     torch.float32,
-    pytest.param(torch.int8, marks=needs_bytes),
-    pytest.param(torch.bfloat16, marks=needs_brains),
+    pytest.param(torch.int8, marks=needs_int8),
+    pytest.param(torch.bfloat16, marks=needs_bfloat16),
 ]
 SIZES = st.tuples(st.integers(1, 2 * MOST + 3), st.integers(1, 70), st.integers(1, 90))
 
@@ -66,7 +66,7 @@ def test_a_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, threads: int
     assert torch.equal(run(x), many)
 
 
-@needs_bytes
+@needs_int8
 @settings(max_examples=40)
 @given(sizes=SIZES, biased=st.booleans(), seed=st.integers(0, 99))
 def test_bytes_round_rows_and_weights_once(
@@ -87,7 +87,7 @@ def test_bytes_round_rows_and_weights_once(
     torch.testing.assert_close(found, wanted, atol=2 * level + 1e-4, rtol=1e-4)
 
 
-@needs_brains
+@needs_bfloat16
 @settings(max_examples=40)
 @given(sizes=SIZES, biased=st.booleans(), seed=st.integers(0, 99))
 def test_bfloat16_rounds_rows_and_weights_and_nothing_else(
@@ -101,7 +101,7 @@ def test_bfloat16_rounds_rows_and_weights_and_nothing_else(
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-5)
 
 
-@needs_bytes
+@needs_int8
 def test_rows_of_zeros_have_a_scale() -> None:
     run = Panels(numbers(40, 8, seed=1), numbers(40, seed=2), torch.int8)
     assert torch.equal(run(torch.zeros(2, 8))[1], numbers(40, seed=2))
@@ -130,7 +130,7 @@ def test_a_copy_outlives_the_original() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "dtype"), [("multiplies_bytes", torch.int8), ("multiplies_brains", torch.bfloat16)]
+    ("asked", "dtype"), [("multiplies_int8", torch.int8), ("multiplies_bfloat16", torch.bfloat16)]
 )
 def test_rounded_products_need_an_instruction(
     monkeypatch: pytest.MonkeyPatch, asked: str, dtype: torch.dtype

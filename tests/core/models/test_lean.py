@@ -145,22 +145,22 @@ def test_what_the_lean_path_does_not_compute_stays_general() -> None:
     assert not supports(config("llama", rope_parameters=dynamic))
 
 
-@pytest.mark.parametrize("brains", [False, True])
+@pytest.mark.parametrize("bfloat16", [False, True])
 def test_auto_dtype_keeps_general_models_exact(
-    brains: bool, monkeypatch: pytest.MonkeyPatch
+    bfloat16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the lean path 16-bit activations would be slow and coarse: float32 then."""
-    if brains and not (shares() and kernels.has_bfloat16()):
+    if bfloat16 and not (shares() and kernels.has_bfloat16()):
         pytest.skip("this CPU multiplies no bfloat16")
-    monkeypatch.setattr(device, "has_bfloat16", lambda: brains)
+    monkeypatch.setattr(device, "has_bfloat16", lambda: bfloat16)
     folder = tiny.CHECKPOINTS / "target_tied"
     general = load_target(folder, device=torch.device("cpu"), dtype=None)
     assert general.weight_dtype == general.dtype == torch.float32
     lean = load_target(folder, device=torch.device("cpu"), dtype=None, lean=True)
     assert lean.dtype == torch.float32
     half = torch.float16 if has_fbgemm() else torch.float32
-    assert lean.weight_dtype == (torch.bfloat16 if brains else half)
-    assert ("panels-bf16" in lean.path) is brains
+    assert lean.weight_dtype == (torch.bfloat16 if bfloat16 else half)
+    assert ("panels-bf16" in lean.path) is bfloat16
 
 
 @pytest.mark.skipif(not has_fbgemm(), reason="this PyTorch has no FBGEMM")
