@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,6 @@ from torch import Tensor
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_PAGE = 4096
 _TYPES = {
     torch.float32: np.float32,
     torch.float16: np.float16,
@@ -27,10 +27,12 @@ def array(x: Tensor) -> Array:
 
 
 def room(*shape: int, dtype: torch.dtype = torch.float32) -> Array:
-    """Memory that starts a page, and so a line of the cache: no vector lies on two lines. It is
-    not yet written."""
+    """Memory that starts a page, and so a line of the cache: no vector lies on two lines. It goes
+    back to the system with its last array; an allocator would keep what weights were moved from.
+    """
     size = math.prod(shape) * dtype.itemsize
-    memory: Array = np.empty(size + _PAGE, np.uint8)
-    start = -memory.ctypes.data % _PAGE
-    found: Array = memory[start : start + size].view(_TYPES[dtype]).reshape(shape)
+    pages = mmap.mmap(-1, max(1, size))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    found: Array = np.frombuffer(pages, _TYPES[dtype], math.prod(shape)).reshape(shape)
     return found
