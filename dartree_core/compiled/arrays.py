@@ -31,7 +31,9 @@ def room(*shape: int, dtype: torch.dtype = torch.float32) -> Array:
     back to the system with its last array; an allocator would keep what weights were moved from.
     """
     size = math.prod(shape) * dtype.itemsize
-    pages = mmap.mmap(-1, max(1, size))
+    # A forked process must not write into these; Windows knows no such pages, and no fork.
+    own = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    pages = mmap.mmap(-1, max(1, size), **own)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     found: Array = np.frombuffer(pages, _TYPES[dtype], math.prod(shape)).reshape(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from dartree_core.compiled import cpu, shares
 if not shares():
     pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
 
+from dartree_core.compiled.arrays import room
 from dartree_core.compiled.cpu import multiplies_bfloat16, multiplies_int8
 from dartree_core.compiled.products import Panels
 from dartree_core.compiled.tiles import MOST
@@ -138,6 +140,21 @@ def test_rounded_products_need_an_instruction(
     monkeypatch.setattr(cpu, asked, lambda: False)
     with pytest.raises(ValueError, match=str(dtype)):
         Panels(numbers(40, 8, seed=1), None, dtype)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_has_its_own() -> None:
+    memory = room(3)
+    memory[:] = 1
+    child = os.fork()
+    if not child:
+        memory[:] = 2
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert memory.tolist() == [1, 1, 1]
+    assert memory.ctypes.data % 4096 == 0
+    assert room(2, 0).shape == (2, 0)
 
 
 def test_the_weights_are_kept_once() -> None:
