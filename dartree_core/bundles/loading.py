@@ -63,11 +63,13 @@ def load(
         trust_remote_code=trust_remote_code,
         progress=progress,
     )
+    import torch
+
     from dartree_core import compiled
     from dartree_core.draft import load_drafter
     from dartree_core.engine import Decoder
     from dartree_core.models import Target, load_target, load_tokenizer
-    from dartree_core.models.kernels import PANELS
+    from dartree_core.models.kernels import can_have_bfloat16
     from dartree_core.models.memory import Memory
     from dartree_core.models.threads import tune_threads
     from dartree_core.parallel.group import tensor_group
@@ -87,7 +89,9 @@ def load(
     group = tensor_group()
     target_model: Target
     compiling = "compiling for this CPU"
-    if place.type == "cpu" and (precision is None or precision in PANELS):
+    # Where bfloat16 is asked for and the CPU does not multiply it, nothing would use the code.
+    useful = precision != torch.bfloat16 or can_have_bfloat16()
+    if place.type == "cpu" and useful:
         listener(compiling, 0, 1, "steps")
         compiled.shares()
         listener(compiling, 1, 1, "steps")

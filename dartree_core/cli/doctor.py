@@ -203,7 +203,7 @@ def _torch(section: Section) -> None:
         elif not rounding(device):
             how = "exact: this PyTorch has no 8-bit products for this CPU"
         section.add("drafts", how)
-        section.add(*_loops())
+        section.add(*_compiled())
     if device.type == "cuda":
         from dartree_core.models.graphs import ENV, wanted
 
@@ -227,7 +227,7 @@ def _torch(section: Section) -> None:
     )
 
 
-def _loops() -> tuple[str, str, Status, str]:
+def _compiled() -> tuple[str, str, Status, str]:
     """Whether passes and drafts run in compiled code; nothing is compiled for the answer."""
     try:
         numba = f"by Numba {metadata.version('numba')}"

@@ -94,6 +94,19 @@ def largest(values):
 
 
 @helper
+def magnitude(values):
+    """The largest absolute value of numbers that are none of them NaN; see `largest`."""
+    lanes = np.zeros(64, np.float32)
+    whole = len(values) // 64 * 64
+    for i in range(0, whole, 64):
+        for j in range(64):
+            lanes[j] = max(lanes[j], abs(values[i + j]))
+    for i in range(whole, len(values)):
+        lanes[0] = max(lanes[0], abs(values[i]))
+    return largest(lanes)
+
+
+@helper
 def log_total(values):
     """Log of the sum of exponentials."""
     top = largest(values)

@@ -15,7 +15,7 @@ from torch import Tensor
 from dartree_core.compiled import cpu, openmp
 from dartree_core.compiled.arrays import Array, room
 from dartree_core.compiled.jit import entry, helper
-from dartree_core.compiled.maths import ZERO
+from dartree_core.compiled.maths import ZERO, magnitude
 from dartree_core.compiled.tiles import (
     BFLOAT16,
     FLOAT16,
@@ -50,7 +50,7 @@ class Job(NamedTuple):
         x: `[n, in]`.
         weights, table: Addresses.
         out: `[n, panels * 32]`, filled.
-        codes: `[n, code_width(in)]`, where rows are written as bytes for 8-bit products.
+        codes: `[n, code_width(kind, in)]`, where rows are written by `encode` for `CODED` kinds.
         place: Where threads meet, see `openmp.meet`.
     """
 
@@ -80,16 +80,7 @@ def encode(kind, x, codes):
         if len(x) % 2:
             found[len(x)] = np.uint16(0)
         return
-    lanes = np.zeros(64, np.float32)
-    whole = len(x) // 64 * 64
-    for i in range(0, whole, 64):
-        for j in range(64):
-            lanes[j] = abs(x[i + j]) if abs(x[i + j]) > lanes[j] else lanes[j]
-    for i in range(whole, len(x)):
-        lanes[0] = abs(x[i]) if abs(x[i]) > lanes[0] else lanes[0]
-    top = ZERO
-    for j in range(64):
-        top = lanes[j] if lanes[j] > top else top
+    top = magnitude(x)
     scale = top / _LEVELS if top > ZERO else np.float32(1)
     factor = np.float32(1) / scale
     levels = codes.view(np.uint8)
@@ -105,7 +96,7 @@ def product(kind, x, codes, depth, weights, table, out, first, last):
     Args:
         kind: Of the weights.
         x: `[n, >= depth]`.
-        codes: The same rows by `encode`, for 8-bit products.
+        codes: The same rows by `encode`, for `CODED` kinds.
         depth: Inputs.
         weights, table: Addresses, see `tiles.tile`.
         out: `[n, >= last * 32]`.
