@@ -26,6 +26,11 @@ def is_arm() -> bool:
     return str(llvm.get_default_triple()).startswith(("aarch64", "arm64"))
 
 
+def is_zen() -> bool:
+    """True on AMD's Zen."""
+    return str(config.CPU_NAME or llvm.get_host_cpu_name()).startswith("znver")
+
+
 def fuses() -> bool:
     """True where a multiplication with addition, and widening float16, are one instruction each;
     elsewhere each would be a call."""

@@ -38,7 +38,7 @@ CODED = (INT8, BFLOAT16)
 _LEVELS = np.float32(127)
 _MIDDLE = np.float32(128)
 _HALF = np.float32(0.5)
-_WORTH_SHARING = 1 << 20
+_WORTH_SHARING = 1 << 19
 """Multiplications from which threads beside the caller's are worth waking."""
 
 

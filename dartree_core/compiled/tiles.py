@@ -39,6 +39,9 @@ LANES = 16
 _AHEAD, _LINE = 4096, 64
 """Bytes between what is read and what is fetched from memory, past where the hardware's own
 prefetching stops, and bytes fetched at once."""
+_KEEP = 0 if cpu.is_zen() else 2
+"""How near to keep what is fetched, as LLVM counts: 2 is the second level of cache, 0 nowhere once
+it was read. On Intel's the latter reads memory at two thirds of the speed."""
 
 _LONG, _WORD, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
 _VECTOR = ir.VectorType(_FLOAT, LANES)
@@ -75,7 +78,7 @@ def _fetch(builder, address):
     pointer = _at(builder, address, ir.IntType(8))
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, _WORD, _WORD, _WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [pointer, _WORD(0), _WORD(0), _WORD(1)])
+    builder.call(function, [pointer, _WORD(0), _WORD(_KEEP), _WORD(1)])
 
 
 def _load(builder, address, kind, part=0):

@@ -30,6 +30,9 @@ Linear: TypeAlias = Callable[[Tensor], Tensor]
 _ROWS = (1, 8)
 """Batch sizes timed: a plain step and a typical small tree."""
 _REPEATS = 7
+_OTHERS = 64 << 20
+"""Bytes read between two products that are timed, as other layers' weights are: no cache still
+holds the weights when their turn comes again."""
 _BY_ITSELF = 1.3
 """Factor by which a library's product must be faster than our own to be preferred: with ours,
 whole passes run in compiled code, and what lies between products takes a third of them
@@ -310,11 +313,13 @@ def _seconds(kernels: Mapping[str, Linear], width: int, rows: Sequence[int]) -> 
     """Time over batch sizes, each by its fastest run. Kernels take turns: whatever else the
     machine does meanwhile then hits all of them."""
     total = dict.fromkeys(kernels, 0.0)
+    others = torch.ones(_OTHERS, dtype=torch.int8).view(torch.float32)
     for count in rows:
         x = torch.randn(count, width)
         best = dict.fromkeys(kernels, math.inf)
         for _ in range(_REPEATS):
             for name, run in kernels.items():
+                others.sum()
                 began = time.perf_counter()
                 run(x)
                 best[name] = min(best[name], time.perf_counter() - began)
