@@ -50,5 +50,10 @@ def multiplies_bfloat16() -> bool:
 
 
 def multiplies_int8() -> bool:
-    """True with an instruction for 8-bit products of such registers."""
+    """True with instructions for 8-bit products of such registers."""
+    return multiplies_fours() or _features().get("avx512bw", False)
+
+
+def multiplies_fours() -> bool:
+    """True with one that multiplies four bytes with four, and adds all of them in 32 bits."""
     return _features().get("avx512vnni", False)

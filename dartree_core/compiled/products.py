@@ -21,6 +21,7 @@ from dartree_core.compiled.tiles import (
     FLOAT16,
     FLOAT32,
     INT8,
+    LEVELS,
     PANEL,
     SHARED,
     TABLES,
@@ -61,6 +62,12 @@ class Job(NamedTuple):
     out: Array
     codes: Array
     place: Array
+
+
+@helper
+def whole(width):
+    """As wide as whole panels."""
+    return (width + PANEL - 1) // PANEL * PANEL
 
 
 @helper
@@ -175,7 +182,7 @@ class Panels:
         if self.kind == BFLOAT16:  # NumPy has no name for it
             levels = weight.detach().bfloat16().view(torch.uint16).numpy()
         if self.kind == INT8:
-            scales = np.maximum(np.abs(levels).max(axis=1), np.float32(1e-12)) / _LEVELS
+            scales = np.maximum(np.abs(levels).max(axis=1), np.float32(1e-12)) / np.float32(LEVELS)
             levels = np.rint(levels / scales[:, None]).astype(np.int8)
             self._fill(1, scales)
             excess = 128 * levels.sum(axis=1, dtype=np.int32)

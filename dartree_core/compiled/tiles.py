@@ -5,9 +5,10 @@ start to end. An output is one chain of fused multiply-adds along the inputs: a 
 as it would be alone, whatever rows share its pass and however many threads share the work.
 
 8-bit weights lie in fours, `[outs / 32, in / 4, 32, 4]`: one instruction multiplies four of them
-with four bytes of a row, and adds the sums in 32 bits. Each row has a scale of its own, so this
-is true of them as well. bfloat16 weights lie in pairs, and are multiplied with pairs of a row that
-is rounded to bfloat16; sums are float32.
+with four bytes of a row, and adds the sums in 32 bits. CPUs without it take three, and add pairs in
+16 bits, for which weights have a bit less. Each row has a scale of its own, so a row is computed as
+it would be alone here, too. bfloat16 weights lie in pairs, and are multiplied with pairs of a row
+that is rounded to bfloat16; sums are float32.
 """
 
 # Functions are compiled by Numba, not run by Python: types are Numba's.
@@ -28,6 +29,8 @@ PANEL = 32
 """Outputs of a tile."""
 FLOAT16, FLOAT32, INT8, BFLOAT16 = range(4)
 """Kinds of weights: float16, float32, int8, bfloat16."""
+LEVELS = 127 if cpu.multiplies_fours() else 63
+"""Of 8-bit weights, either sign."""
 SHARED = (1, 1, 4, 2)
 """Inputs that share a step, by kind."""
 STEPS = (PANEL * 2, PANEL * 4, PANEL * 4, PANEL * 4)
@@ -52,6 +55,8 @@ _MULTIPLY = {
 }
 _GIVEN = [types.int64] * 9
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
+_BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
+_SHORTS = ir.VectorType(ir.IntType(16), 2 * LANES)
 
 MOST = 12 if cpu.has_long_vectors() else 3
 """Rows of a tile: its sums fill most registers."""
@@ -99,6 +104,27 @@ def _broadcast(builder, number):
     return builder.shuffle_vector(one, vector, ir.Constant(_WORDS, [0] * LANES))
 
 
+def _adder(builder, kind, vector, factor):
+    """Emits `sum + x * weight` for vectors of this kind; see the module."""
+
+    def call(name, result, *given):
+        made = ir.FunctionType(result, [part.type for part in given])
+        return builder.call(cgutils.get_or_insert_function(builder.module, made, name), given)
+
+    def fused(was, x, weight):
+        if kind in _MULTIPLY:
+            return call(_MULTIPLY[kind], vector, was, x, weight)
+        return call("llvm.fma.v16f32", vector, x, weight, was)
+
+    def stepwise(was, x, weight):
+        given = (builder.bitcast(part, _BYTES) for part in (x, weight))
+        twos = call("llvm.x86.avx512.pmaddubs.w.512", _SHORTS, *given)
+        ones = ir.Constant(_SHORTS, [1] * (2 * LANES))
+        return builder.add(was, call("llvm.x86.avx512.pmaddw.d.512", vector, twos, ones))
+
+    return stepwise if kind == INT8 and not cpu.multiplies_fours() else fused
+
+
 def _sums(builder, kind, rows, arguments):
     """Emit one tile of so many rows, at the builder's place; see `tile`."""
     x, x_step, weights, step, depth, table, out, out_step = arguments
@@ -106,12 +132,8 @@ def _sums(builder, kind, rows, arguments):
     plain = kind in (FLOAT16, FLOAT32)
     number = _WORD if kind == INT8 else _FLOAT
     vector = ir.VectorType(number, LANES)
-    name = _MULTIPLY.get(kind, "llvm.fma.v16f32")
     pairs = ir.VectorType(_BFloat16(), 2 * LANES)
-    factor = pairs if kind == BFLOAT16 else vector
-    add = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(vector, [vector, factor, factor]), name
-    )
+    add = _adder(builder, kind, vector, pairs if kind == BFLOAT16 else vector)
     if kind == INT8:
         starts = [ir.Constant(vector, [0] * LANES) for _ in parts]
     else:
@@ -144,9 +166,7 @@ def _sums(builder, kind, rows, arguments):
         if kind == BFLOAT16:
             value = builder.bitcast(value, pairs)
         for part in parts:
-            was = old[row * len(parts) + part]
-            given = [value, factors[part], was] if plain else [was, value, factors[part]]
-            new.append(builder.call(add, given))
+            new.append(add(old[row * len(parts) + part], value, factors[part]))
     following = builder.add(k, _LONG(1))
     k.add_incoming(following, body)
     for was, now in zip(old, new, strict=True):

@@ -29,6 +29,9 @@ Linear: TypeAlias = Callable[[Tensor], Tensor]
 
 _ROWS = (1, 8)
 """Batch sizes timed: a plain step and a typical small tree."""
+TYPICAL = 8192
+"""Outputs of a product worth timing: what a call costs in itself is little beside it, and its
+weights come from memory, as a pass's do."""
 _REPEATS = 7
 _OTHERS = 64 << 20
 """Bytes read between two products that are timed, as other layers' weights are: no cache still

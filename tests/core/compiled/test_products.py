@@ -19,7 +19,7 @@ if not shares():
 from dartree_core.compiled.arrays import room
 from dartree_core.compiled.cpu import multiplies_bfloat16, multiplies_int8
 from dartree_core.compiled.products import Panels
-from dartree_core.compiled.tiles import MOST
+from dartree_core.compiled.tiles import LEVELS, MOST
 
 needs_int8 = pytest.mark.skipif(not multiplies_int8(), reason="no 8-bit products here")
 needs_bfloat16 = pytest.mark.skipif(not multiplies_bfloat16(), reason="no bfloat16 products here")
@@ -78,14 +78,14 @@ def test_bytes_round_rows_and_weights_once(
     x, weight = numbers(rows, depth, seed=seed), numbers(outs, depth, seed=seed + 1)
     bias = numbers(outs, seed=seed + 2) if biased else None
 
-    def rounded(matrix: torch.Tensor) -> torch.Tensor:
-        scale = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
+    def rounded(matrix: torch.Tensor, levels: int) -> torch.Tensor:
+        scale = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / levels
         return scale * torch.floor(matrix / scale + 0.5)
 
-    wanted = torch.nn.functional.linear(rounded(x), rounded(weight), bias)
+    wanted = torch.nn.functional.linear(rounded(x, 127), rounded(weight, LEVELS), bias)
     found = Panels(weight, bias, torch.int8)(x)
     # Halfway cases may be rounded either way: a level, of one number in a row.
-    level = float(x.abs().max() * weight.abs().max()) / 127
+    level = float(x.abs().max() * weight.abs().max()) / LEVELS
     torch.testing.assert_close(found, wanted, atol=2 * level + 1e-4, rtol=1e-4)
 
 
@@ -101,6 +101,15 @@ def test_bfloat16_rounds_rows_and_weights_and_nothing_else(
     wanted = torch.nn.functional.linear(x.bfloat16().float(), weight.bfloat16().float(), bias)
     found = Panels(weight, bias, torch.bfloat16)(x)
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-5)
+
+
+@needs_int8
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bytes_at_their_largest_do_not_overflow(sign: int) -> None:
+    x, weight = torch.ones(2, 1536), sign * torch.ones(40, 1536)
+    x[1, ::2] = -1
+    found = Panels(weight, None, torch.int8)(x)
+    assert found.tolist() == [[sign * 1536.0] * 40, [0.0] * 40]
 
 
 @needs_int8
