@@ -6,9 +6,9 @@ weights takes. So whole passes are compiled, and growing a tree. The tensor code
 path, and the oracle in tests.
 
 From the ground up: `cpu` says what there is, `jit` compiles and keeps, `openmp` enters PyTorch's
-threads, `tiles` are innermost loops; `products` and `pass_loops` use them, `passes` are what
-models call. `growth` and `reading` run on one thread. Nothing here knows a model: passes are given
-layers, growing a tree a head's weights.
+threads, `tiles` are innermost loops, `ranking` finds what is best; `products`, `pass_loops` and
+`growth` use them, `passes` are what models call. `reading` runs on one thread. Nothing here knows a
+model: passes are given layers, growing a tree a head's weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ def available() -> bool:
     if numba.config.DISABLE_JIT:
         return False
     try:
-        import dartree_core.compiled.growth
         import dartree_core.compiled.reading  # noqa: F401
     except NumbaError as error:
         log.warning("Decoding takes tensor operations: Numba could not compile (%s).", error)
@@ -62,11 +61,12 @@ def can_share() -> bool:
 
 @cache
 def shares() -> bool:
-    """True where compiled code does whole products and passes, shared among PyTorch's threads.
-    The first call on a machine compiles it, as with `available`."""
+    """True where compiled code does whole products, passes and trees, shared among PyTorch's
+    threads. The first call on a machine compiles it, as with `available`."""
     if not (available() and can_share()):
         return False
     try:
+        import dartree_core.compiled.growth
         import dartree_core.compiled.pass_loops  # noqa: F401
     except Exception as error:
         # A new Numba, LLVM or CPU: decoding works without.

@@ -1,8 +1,9 @@
 """Growing a whole tree in one call, for a Domino head on a CPU.
 
 What takes a tree's levels so long as tensor operations is not the arithmetic but hundreds of calls
-of microseconds each. Semantics are those of `dartree_core.draft.builders.dartree` with
-`heads.lean_domino`, which stay the oracle in tests.
+of microseconds each. PyTorch's threads share the arithmetic; one of them chooses. Semantics are
+those of `dartree_core.draft.builders.dartree` with `heads.lean_domino`, which stay the oracle in
+tests.
 """
 
 # Functions are compiled by Numba, not run by Python: types are Numba's.
@@ -15,82 +16,37 @@ from typing import NamedTuple
 import numpy as np
 from numba import typeof, types
 
+from dartree_core.compiled import openmp
 from dartree_core.compiled.arrays import Array
 from dartree_core.compiled.jit import entry, helper
 from dartree_core.compiled.maths import ONE, ZERO, exp, log_total, sigmoid
+from dartree_core.compiled.products import product, share, whole
+from dartree_core.compiled.ranking import best_nodes, leading, merge, select
+from dartree_core.compiled.tiles import PANEL
 
 _ROW, _ROWS = types.float32[::1], types.float32[:, ::1]
 _INDICES, _TABLE = types.int64[::1], types.int64[:, ::1]
 _TWO = np.float32(2)
+_GROUP = 4
+"""Rows that `_product` computes at once."""
+_LEVELS, _ABOVE, _FRONTIER, _NODES, _FILLED = range(5)
+"""Where a tree's state is: levels grown, the frontier's first node and how many of it get children,
+nodes in all, best keys so far."""
 
 
 @helper
-def _product(x, rows, weight, bias, out):
-    """`out[i] = weight @ x[i] + bias` for `rows` rows, rounded up to a multiple of four.
-
-    Four rows share a weight that was read, two weights share a row's element, and all rows pass
-    before the next weights do: those of a tree's states come from the last level of cache.
-    """
+def _product(x, weight, bias, out):
+    """`out[i] = weight @ x[i] + bias` for `_GROUP` rows, which share a weight that was read."""
     outs, width = weight.shape
-    for o in range(0, outs - 1, 2):
-        for i in range(0, rows, 4):
-            a0 = a1 = a2 = a3 = bias[o]
-            b0 = b1 = b2 = b3 = bias[o + 1]
-            for k in range(width):
-                u, v = weight[o, k], weight[o + 1, k]
-                p, q, r, s = x[i, k], x[i + 1, k], x[i + 2, k], x[i + 3, k]
-                a0 += u * p
-                a1 += u * q
-                a2 += u * r
-                a3 += u * s
-                b0 += v * p
-                b1 += v * q
-                b2 += v * r
-                b3 += v * s
-            out[i, o], out[i, o + 1] = a0, b0
-            out[i + 1, o], out[i + 1, o + 1] = a1, b1
-            out[i + 2, o], out[i + 2, o + 1] = a2, b2
-            out[i + 3, o], out[i + 3, o + 1] = a3, b3
-    if outs % 2:
-        for i in range(rows):
-            total = bias[outs - 1]
-            for k in range(width):
-                total += weight[outs - 1, k] * x[i, k]
-            out[i, outs - 1] = total
-
-
-@helper
-def _largest(values, heap, where):
-    """The `len(heap)` largest of `values` in descending order, and their places."""
-    count = len(heap)
-    for i in range(count):
-        heap[i], where[i] = values[i], i
-    for i in range(count // 2 - 1, -1, -1):
-        _sink(heap, where, i, count)
-    for i in range(count, len(values)):
-        if values[i] > heap[0]:
-            heap[0], where[0] = values[i], i
-            _sink(heap, where, 0, count)
-    for end in range(count - 1, 0, -1):
-        heap[0], heap[end] = heap[end], heap[0]
-        where[0], where[end] = where[end], where[0]
-        _sink(heap, where, 0, end)
-
-
-@helper
-def _sink(heap, where, i, end):
-    """Restore a heap, its smallest value first, whose entry `i` may be too large."""
-    while True:
-        child = 2 * i + 1
-        if child >= end:
-            return
-        if child + 1 < end and heap[child + 1] < heap[child]:
-            child += 1
-        if not heap[child] < heap[i]:
-            return
-        heap[i], heap[child] = heap[child], heap[i]
-        where[i], where[child] = where[child], where[i]
-        i = child
+    for o in range(outs):
+        a = b = c = d = bias[o]
+        for k in range(width):
+            u = weight[o, k]
+            a += u * x[0, k]
+            b += u * x[1, k]
+            c += u * x[2, k]
+            d += u * x[3, k]
+        out[0, o], out[1, o], out[2, o], out[3, o] = a, b, c, d
 
 
 @helper
@@ -105,98 +61,29 @@ def _next_state(given, held, before, after):
         after[i] = fresh + update * (before[i] - fresh)
 
 
-@helper
-def _select(total, used, count, branch, parents, children, values):
-    """The `count` best entries of `total[F, C]` in descending order, `branch` a row at most."""
-    rows = len(total)
-    best = np.empty(rows, np.int64)
-    taken = np.zeros(rows, np.int64)
-    for row in range(rows):
-        for column in range(used.shape[1]):
-            used[row, column] = False
-        best[row] = _best(total[row], used[row])
-    for n in range(count):
-        chosen = -1
-        for row in range(rows):
-            if best[row] >= 0 and (
-                chosen < 0 or total[row, best[row]] > total[chosen, best[chosen]]
-            ):
-                chosen = row
-        column = best[chosen]
-        parents[n], children[n], values[n] = chosen, column, total[chosen, column]
-        used[chosen, column] = True
-        taken[chosen] += 1
-        best[chosen] = -1 if taken[chosen] == branch else _best(total[chosen], used[chosen])
-
-
-@helper
-def _best(values, used):
-    """Where the largest unused value is; -1 when all are used."""
-    found = -1
-    for i in range(len(values)):
-        if not used[i] and (found < 0 or values[i] > values[found]):
-            found = i
-    return found
-
-
-@helper
-def _merge(best, filled, values, lift):
-    """Add `values + lift` to the best so far, in descending order; how many there are."""
-    for i in range(len(values)):
-        key = values[i] + lift
-        at = filled if filled < len(best) else filled - 1
-        if filled == len(best) and not key > best[at]:
-            continue
-        while at > 0 and best[at - 1] < key:
-            best[at] = best[at - 1]
-            at -= 1
-        best[at] = key
-        filled = min(filled + 1, len(best))
-    return filled
-
-
-@helper
-def _best_nodes(path_logp, depth, keep, bonus):
-    """Ascending ids of the root and the `keep` nodes with the largest keys; of equal ones those
-    with the lower ids, and NaN counts as the worst."""
-    count = len(depth)
-    keys = np.empty(count, np.float32)
-    for i in range(count):
-        key = path_logp[i] + bonus * np.float32(depth[i])
-        keys[i] = key if key == key else -np.inf
-    kept = np.zeros(min(keep + 1, count), np.int64)
-    filled = 1
-    for i in range(1, count):
-        better = 0
-        for j in range(1, i):
-            better += keys[j] >= keys[i]
-        for j in range(i + 1, count):
-            better += keys[j] > keys[i]
-        if better < keep:
-            kept[filled] = i
-            filled += 1
-    return kept
-
-
 class Head(NamedTuple):
     """A Domino head's weights, float32 and contiguous; G the state's width, E the embedding's.
 
     Attributes:
+        kind: Of the weights in panels, see `tiles`; not one of those that round rows.
         inputs: `[Vd, 3G]`, products of all draft tokens with the GRU's input weights.
-        of_state: `[3G + E, G]`, what a state is multiplied with: the GRU's weights, and the
-            state's half of the correction's first layer.
-        of_state_bias: `[3G + E]`.
-        of_slot, of_slot_bias: `[E, H]` and `[E]`, the slot's half of that layer.
+        of_state, of_state_table: Addresses of what a state is multiplied with, `[3G + E, G]` in
+            panels, see `tiles`: the GRU's weights, and the state's half of the correction's
+            first layer.
+        of_nothing: `[3G]`, the GRU's product with a state of zeros, its bias.
+        of_slot, of_slot_table: Addresses of the slot's half of that layer, `[E, H]` in panels.
         last, last_bias: `[Vd, E]` and `[Vd]`, the correction's last layer.
         ids: int64 `[Vd]`, target ids of the drafter's rows.
         prefix_len: First slots that stay uncorrected.
     """
 
+    kind: int
     inputs: Array
-    of_state: Array
-    of_state_bias: Array
-    of_slot: Array
-    of_slot_bias: Array
+    of_state: int
+    of_state_table: int
+    of_nothing: Array
+    of_slot: int
+    of_slot_table: int
     last: Array
     last_bias: Array
     ids: Array
@@ -227,169 +114,303 @@ class Limits(NamedTuple):
     bonus: np.float32
 
 
-_HEAD = Head(
-    *(np.zeros((1,) * dims, np.float32) for dims in (2, 2, 1, 2, 1, 2, 1)), np.zeros(1, np.int64), 0
-)
-_LIMITS = Limits(0, 0, 0, 0, False, 0, 0, np.float32(0))
-
-
-class Grown(NamedTuple):
-    """A supertree's columns, see `dartree_core.draft.supertree`; entry 0 is the root, its token
-    left out. `candidates` is int64 `[levels, size]`."""
+class _Tree(NamedTuple):
+    """A supertree's columns, see `dartree_core.draft.supertree`; entry 0 is the root.
+    `candidates` is int64 `[depths, size]`."""
 
     token: Array
     parent: Array
     depth: Array
+    draft_rank: Array
+    head_rank: Array
     draft_logp: Array
     head_logp: Array
     path_logp: Array
-    draft_rank: Array
-    head_rank: Array
-    kept: Array
     candidates: Array
 
 
-@entry(_ROWS, _ROWS, types.float32, _ROW, typeof(_HEAD), typeof(_LIMITS))
-def grow(logits, hidden, scale, given, head, limits):
+INTEGERS, FLOATS = _Tree._fields[:5], _Tree._fields[5:8]
+"""Columns in the order in which `grow` returns them."""
+
+
+class _Work(NamedTuple):
+    """What threads share while a tree grows; rows of states and scores are the frontier's.
+
+    Attributes:
+        rows: int64 `[depths, size]`, a slot's candidates, the best first.
+        base: `[depths, size]`, their logits.
+        norm: `[depths]`, logs of their exponentials' sums, or of all tokens' where uncorrected.
+        last, last_bias: `[size, E]` and `[size]`, of a slot's candidates.
+        shared: `[depths, >= E]`, of every slot.
+        states, fresh: `[W, G]`, of this level and the next, in turns.
+        carried: `[W, >= 3G + E]`, their products.
+        mixed: `[W, E]`, what the last layer reads; `W` in whole groups.
+        scores, total: `[W, size]`, log-probabilities, and with the paths'.
+        used: bool `[W, size]`.
+        picked, chosen: int64 `[width]`, a level's parents and candidates.
+        values: `[width]`, its path scores.
+        best: `[enough]`, the best keys so far.
+        state: int64, see `_LEVELS`.
+        place: Where threads meet.
+    """
+
+    rows: Array
+    base: Array
+    norm: Array
+    last: Array
+    last_bias: Array
+    shared: Array
+    states: Array
+    fresh: Array
+    carried: Array
+    mixed: Array
+    scores: Array
+    total: Array
+    used: Array
+    picked: Array
+    chosen: Array
+    values: Array
+    best: Array
+    state: Array
+    place: Array
+
+
+@helper
+def _candidates(slot, logits, head, limits, work, tree):
+    """The tokens a slot may propose."""
+    base, rows = work.base[slot], work.rows[slot]
+    leading(logits[slot], base, rows)
+    for c in range(limits.size):
+        tree.candidates[slot, c] = head.ids[rows[c]]
+    work.norm[slot] = log_total(base if slot >= head.prefix_len else logits[slot])
+
+
+@helper
+def _score(slot, first, end, head, limits, scale, work, tree):
+    """Score the candidates below the frontier's rows from `first`, a group's, to before `end`."""
+    size, mix, above = limits.size, work.mixed.shape[1], work.state[_ABOVE]
+    base, norm = work.base[slot], work.norm[slot]
+    if slot < head.prefix_len:
+        for f in range(first, end):
+            for c in range(limits.branch):
+                logp = min(base[c] - norm, ZERO)
+                work.scores[f, c], work.total[f, c] = logp, tree.path_logp[above + f] + logp
+        return
+    gates = len(head.of_nothing)
+    for f in range(first, end):
+        for e in range(mix):
+            x = work.shared[slot, e] + work.carried[f, gates + e]
+            work.mixed[f, e] = x * sigmoid(x)
+    group = slice(first, first + _GROUP)
+    _product(work.mixed[group], work.last, work.last_bias, work.scores[group])
+    for f in range(first, end):
+        scores = work.scores[f]
+        for c in range(size):
+            scores[c] = base[c] + scale * scores[c]
+        norm = log_total(scores)
+        for c in range(size):
+            # Rounding may end just above 0, and a child would pass its parent.
+            scores[c] = min(scores[c] - norm, ZERO)
+            work.total[f, c] = tree.path_logp[above + f] + scores[c]
+
+
+@helper
+def _choose(slot, count, head, limits, work, tree):
+    """Take the next level's nodes, and tell how many of them get children."""
+    state, size = work.state, limits.size
+    frontier, above, nodes = state[_FRONTIER], state[_ABOVE], state[_NODES]
+    columns = size if slot >= head.prefix_len else limits.branch
+    picked, chosen, values = work.picked, work.chosen, work.values
+    total, used = work.total[:frontier, :columns], work.used[:frontier, :columns]
+    select(total, used, count, limits.branch, picked, chosen, values)
+    for n in range(count):
+        node, f, c = nodes + 1 + n, picked[n], chosen[n]
+        tree.token[node], tree.depth[node] = tree.candidates[slot, c], slot + 1
+        tree.parent[node], tree.path_logp[node] = above + f, values[n]
+        tree.draft_logp[node] = min(work.base[slot, c] - work.norm[slot], ZERO)
+        tree.draft_rank[node], tree.head_logp[node] = c + 1, work.scores[f, c]
+        better = 0
+        for other in range(columns):
+            better += work.scores[f, other] > work.scores[f, c]
+        tree.head_rank[node] = better + 1
+    frontier = count
+    if limits.enough:
+        lift = limits.bonus * np.float32(slot + 1)
+        state[_FILLED] = merge(work.best, state[_FILLED], values[:count], lift)
+        if state[_FILLED] == limits.enough:
+            # Best first, so those from which anything can come lead the level. NaN compares
+            # false: what overflowed is grown to its end.
+            least = work.best[limits.enough - 1]
+            while frontier > 0 and values[frontier - 1] + lift <= least:
+                frontier -= 1
+    state[_LEVELS], state[_ABOVE], state[_NODES] = slot + 1, nodes + 1, nodes + count
+    state[_FRONTIER] = frontier
+
+
+@helper
+def _count(slot, limits, state):
+    """Nodes that the next level gets."""
+    count = limits.width
+    if limits.spread:
+        count = -((state[_NODES] - limits.width) // (limits.depths - slot))
+    return min(count, state[_FRONTIER] * limits.branch)
+
+
+def _grow(job):
+    """A thread's part of a tree."""
+    logits, hidden, scale, given, head, limits, work, tree = job
+    thread, threads = openmp.thread(), openmp.threads()
+    mix = work.mixed.shape[1]
+    width, inner = work.states.shape[1], hidden.shape[1]
+    state, states, fresh = work.state, work.states, work.fresh
+    for slot in range(thread, limits.depths, threads):
+        _candidates(slot, logits, head, limits, work, tree)
+    first, last = share(work.shared.shape[1] // PANEL, thread, threads)
+    at, table = head.of_slot, head.of_slot_table
+    slots = hidden[: limits.depths]
+    product(head.kind, slots, slots, inner, at, table, work.shared, first, last)
+    if thread == 0:
+        # Nothing before the root enters: `fresh` is zero still.
+        _next_state(given, head.of_nothing, fresh[0], states[0])
+    openmp.meet(work.place, threads)
+    for slot in range(limits.depths):
+        frontier, count = state[_FRONTIER], _count(slot, limits, state)
+        if count <= 0:
+            break
+        first, last = share(work.carried.shape[1] // PANEL, thread, threads)
+        at, table, held = head.of_state, head.of_state_table, states[:frontier]
+        product(head.kind, held, held, width, at, table, work.carried, first, last)
+        if slot >= head.prefix_len:
+            first, last = share(limits.size, thread, threads)
+            for c in range(first, last):
+                row = work.rows[slot, c]
+                work.last_bias[c] = head.last_bias[row]
+                for e in range(mix):
+                    work.last[c, e] = head.last[row, e]
+        openmp.meet(work.place, threads)
+        for group in range(thread * _GROUP, frontier, threads * _GROUP):
+            end = min(group + _GROUP, frontier)
+            _score(slot, group, end, head, limits, scale, work, tree)
+        openmp.meet(work.place, threads)
+        if thread == 0:
+            _choose(slot, count, head, limits, work, tree)
+        openmp.meet(work.place, threads)
+        if slot + 1 == limits.depths:
+            break
+        for n in range(thread, state[_FRONTIER], threads):
+            row, above = work.rows[slot, work.chosen[n]], work.picked[n]
+            _next_state(head.inputs[row], work.carried[above], states[above], fresh[n])
+        openmp.meet(work.place, threads)
+        states, fresh = fresh, states
+
+
+_together = openmp.crew(_grow)
+_HEAD = Head(
+    kind=0,
+    inputs=np.zeros((1, 1), np.float32),
+    of_state=0,
+    of_state_table=0,
+    of_nothing=np.zeros(1, np.float32),
+    of_slot=0,
+    of_slot_table=0,
+    last=np.zeros((1, 1), np.float32),
+    last_bias=np.zeros(1, np.float32),
+    ids=np.zeros(1, np.int64),
+    prefix_len=0,
+)
+_LIMITS = Limits(0, 0, 0, 0, False, 0, 0, np.float32(0))
+
+
+@entry(
+    _ROWS,
+    _ROWS,
+    types.float32,
+    types.int64,
+    _ROW,
+    typeof(_HEAD),
+    typeof(_LIMITS),
+    types.int64,
+    types.int64,
+)
+def grow(logits, hidden, scale, root, given, head, limits, mix, threads):
     """A whole supertree.
 
     Args:
         logits: float32 `[K, Vd]`, marginal logits.
         hidden: float32 `[K, H]`, the slots' hidden states.
         scale: float32, of corrections.
-        given: float32 `[3G]`, the root's product with the GRU's input weights.
+        root: The last committed token.
+        given: float32 `[3G]`, its product with the GRU's input weights.
         head: See `Head`.
         limits: See `Limits`.
+        mix: E.
+        threads: Who share the work.
+
+    Returns:
+        Columns int64 `[5, N + 1]` and float32 `[3, N + 1]` of a `_Tree`, ids of nodes to be
+        verified, the root's included, int64 `[kept]`, and candidates int64 `[levels, size]`.
     """
     depths, size, width = limits.depths, limits.size, limits.width
     most = width if limits.spread else width * depths
-    token = np.zeros(most + 1, np.int64)
-    parent = np.full(most + 1, -1)
-    depth = np.zeros(most + 1, np.int64)
-    draft_rank, head_rank = np.zeros(most + 1, np.int64), np.zeros(most + 1, np.int64)
-    draft_logp, head_logp = np.zeros(most + 1, np.float32), np.zeros(most + 1, np.float32)
-    path_logp = np.zeros(most + 1, np.float32)
-    rows, candidates = np.empty((depths, size), np.int64), np.empty((depths, size), np.int64)
-
-    padded = (width + 3) // 4 * 4
-    gates, mix = head.inputs.shape[1], len(head.of_slot)
-    slots = np.zeros(((depths + 3) // 4 * 4, hidden.shape[1]), np.float32)
-    for slot in range(depths):
-        for h in range(hidden.shape[1]):
-            slots[slot, h] = hidden[slot, h]
-    shared = np.empty((len(slots), mix), np.float32)
-    _product(slots, depths, head.of_slot, head.of_slot_bias, shared)
-
-    states, fresh = (
-        np.zeros((padded, gates // 3), np.float32),
-        np.zeros((padded, gates // 3), np.float32),
+    integers, floats = np.zeros((5, most + 1), np.int64), np.zeros((3, most + 1), np.float32)
+    gates, padded = len(given), (width + _GROUP - 1) // _GROUP * _GROUP
+    tree = _Tree(
+        integers[0],
+        integers[1],
+        integers[2],
+        integers[3],
+        integers[4],
+        floats[0],
+        floats[1],
+        floats[2],
+        np.empty((depths, size), np.int64),
     )
-    carried = np.empty((padded, gates + mix), np.float32)
-    mixed = np.zeros((padded, mix), np.float32)
-    last, last_bias = np.empty((size, mix), np.float32), np.empty(size, np.float32)
-    scores, total = np.empty((padded, size), np.float32), np.empty((padded, size), np.float32)
-    used = np.empty((padded, size), np.bool_)
-    base, marginal = np.empty(size, np.float32), np.empty(size, np.float32)
-    picked, chosen = np.empty(width, np.int64), np.empty(width, np.int64)
-    values = np.empty(width, np.float32)
-    best, filled = np.empty(max(limits.enough, 1), np.float32), 0
-
-    # Nothing before the root enters: `fresh` is zero still.
-    _next_state(given, head.of_state_bias[:gates], fresh[0], states[0])
-    frontier, above, nodes = 1, 0, 0
-    levels = 0
-    for slot in range(depths):
-        count = -((nodes - width) // (depths - slot)) if limits.spread else width
-        count = min(count, frontier * limits.branch)
-        if count <= 0:
-            break
-        levels = slot + 1
-        _product(states, frontier, head.of_state, head.of_state_bias, carried)
-        _largest(logits[slot], base, rows[slot])
-        corrected = slot >= head.prefix_len
-        columns = size if corrected else limits.branch
-        norm = log_total(base if corrected else logits[slot])
-        for c in range(size):
-            row = rows[slot, c]
-            candidates[slot, c] = head.ids[row]
-            marginal[c] = base[c] - norm if corrected else min(base[c] - norm, ZERO)
-            last_bias[c] = head.last_bias[row]
-            for e in range(mix):
-                last[c, e] = head.last[row, e]
-        if corrected:
-            for f in range(frontier):
-                for e in range(mix):
-                    x = shared[slot, e] + carried[f, gates + e]
-                    mixed[f, e] = x * sigmoid(x)
-            _product(mixed, frontier, last, last_bias, scores)
-        for f in range(frontier):
-            if corrected:
-                for c in range(size):
-                    scores[f, c] = base[c] + scale * scores[f, c]
-                norm = log_total(scores[f])
-                for c in range(size):
-                    # Rounding may end just above 0, and a child would pass its parent.
-                    scores[f, c] = min(scores[f, c] - norm, ZERO)
-            else:
-                for c in range(columns):
-                    scores[f, c] = marginal[c]
-            for c in range(columns):
-                total[f, c] = path_logp[above + f] + scores[f, c]
-        _select(
-            total[:frontier, :columns],
-            used[:frontier, :columns],
-            count,
-            limits.branch,
-            picked,
-            chosen,
-            values,
-        )
-        for n in range(count):
-            node, f, c = nodes + 1 + n, picked[n], chosen[n]
-            token[node], depth[node] = candidates[slot, c], slot + 1
-            parent[node], path_logp[node] = above + f, values[n]
-            draft_logp[node], draft_rank[node] = marginal[c], c + 1
-            head_logp[node] = scores[f, c]
-            better = 0
-            for other in range(columns):
-                better += scores[f, other] > scores[f, c]
-            head_rank[node] = better + 1
-        above, frontier, nodes = nodes + 1, count, nodes + count
-        if limits.enough:
-            lift = limits.bonus * np.float32(slot + 1)
-            filled = _merge(best, filled, values[:count], lift)
-            if filled == limits.enough:
-                # Best first, so those from which anything can come lead the level. NaN compares
-                # false: what overflowed is grown to its end.
-                while frontier > 0 and values[frontier - 1] + lift <= best[filled - 1]:
-                    frontier -= 1
-        for n in range(frontier if slot + 1 < depths else 0):
-            given = head.inputs[rows[slot, chosen[n]]]
-            _next_state(given, carried[picked[n], :gates], states[picked[n]], fresh[n])
-        states, fresh = fresh, states
-    end = nodes + 1
-    return Grown(
-        token[:end],
-        parent[:end],
-        depth[:end],
-        draft_logp[:end],
-        head_logp[:end],
-        path_logp[:end],
-        draft_rank[:end],
-        head_rank[:end],
-        _best_nodes(path_logp[:end], depth[:end], limits.keep, limits.bonus),
-        candidates[:levels],
+    tree.token[0], tree.parent[0] = root, -1
+    state = np.zeros(8, np.int64)
+    state[_FRONTIER] = 1
+    work = _Work(
+        rows=np.empty((depths, size), np.int64),
+        base=np.empty((depths, size), np.float32),
+        norm=np.empty(depths, np.float32),
+        last=np.empty((size, mix), np.float32),
+        last_bias=np.empty(size, np.float32),
+        shared=np.empty((depths, whole(mix)), np.float32),
+        states=np.zeros((padded, gates // 3), np.float32),
+        fresh=np.zeros((padded, gates // 3), np.float32),
+        carried=np.empty((padded, whole(gates + mix)), np.float32),
+        mixed=np.zeros((padded, mix), np.float32),
+        scores=np.empty((padded, size), np.float32),
+        total=np.empty((padded, size), np.float32),
+        used=np.empty((padded, size), np.bool_),
+        picked=np.empty(width, np.int64),
+        chosen=np.empty(width, np.int64),
+        values=np.empty(width, np.float32),
+        best=np.empty(max(limits.enough, 1), np.float32),
+        state=state,
+        place=np.zeros(openmp.MEETING, np.int64),
     )
+    _together((logits, hidden, scale, given, head, limits, work, tree), threads)
+    end = state[_NODES] + 1
+    kept = best_nodes(tree.path_logp[:end], tree.depth[:end], limits.keep, limits.bonus)
+    return integers[:, :end], floats[:, :end], kept, tree.candidates[: state[_LEVELS]]
 
 
 @entry(
-    _ROWS, _ROWS, types.float32, _ROWS, _INDICES, types.int64[:, ::1], types.int64, typeof(_HEAD)
+    _ROWS,
+    _ROWS,
+    types.float32,
+    _ROWS,
+    _INDICES,
+    types.int64[:, ::1],
+    types.int64,
+    typeof(_HEAD),
+    types.int64,
 )
-def follow(logits, hidden, scale, given, path, rivals, first, head):
+def follow(logits, hidden, scale, given, path, rivals, first, head, mix):
     """Log-probabilities of a path's tokens as `grow` would have scored them.
 
     Args:
-        logits, hidden, scale, head: See `grow`.
+        logits, hidden, scale, head, mix: See `grow`.
         given: float32 `[m, 3G]`, the products of the root and the path's first tokens with the
             GRU's input weights.
         path: int64 `[m]`, rows of the path's tokens; -1 for one that cannot be drafted.
@@ -401,20 +422,22 @@ def follow(logits, hidden, scale, given, path, rivals, first, head):
         float32 `[m - first, 2]`: given the path, and by the marginals; minus infinity for tokens
         that cannot be drafted.
     """
-    asked, gates, mix = len(path), head.inputs.shape[1], len(head.of_slot)
+    asked, gates, inner = len(path), given.shape[1], hidden.shape[1]
+    width = gates // 3
     out = np.full((asked - first, 2), np.float32(-np.inf))
-    slots = np.zeros(((asked + 3) // 4 * 4, hidden.shape[1]), np.float32)
-    slots[:asked] = hidden[:asked]
-    shared = np.empty((len(slots), mix), np.float32)
-    _product(slots, asked, head.of_slot, head.of_slot_bias, shared)
-    states = np.zeros((4, gates // 3), np.float32)
-    fresh = np.zeros(gates // 3, np.float32)
-    carried = np.empty((4, gates + mix), np.float32)
+    shared = np.empty((asked, whole(mix)), np.float32)
+    slots = hidden[:asked]
+    at, table = head.of_slot, head.of_slot_table
+    product(head.kind, slots, slots, inner, at, table, shared, 0, shared.shape[1] // PANEL)
+    states, fresh = np.zeros((1, width), np.float32), np.zeros((1, width), np.float32)
+    carried = np.empty((1, whole(gates + mix)), np.float32)
     mixed = np.empty(mix, np.float32)
     both = np.empty((2, rivals.shape[1] + 1), np.float32)
-    _next_state(given[0], head.of_state_bias[:gates], fresh, states[0])
+    _next_state(given[0], head.of_nothing, fresh[0], states[0])
     for slot in range(asked):
-        _product(states, 1, head.of_state, head.of_state_bias, carried)
+        at, table = head.of_state, head.of_state_table
+        panels = carried.shape[1] // PANEL
+        product(head.kind, states, states, width, at, table, carried, 0, panels)
         token = path[slot]
         if slot >= first and token >= 0:
             if slot < head.prefix_len:
@@ -438,6 +461,6 @@ def follow(logits, hidden, scale, given, path, rivals, first, head):
                     norm = log_total(both[kind, :count])
                     out[slot - first, kind] = min(both[kind, 0] - norm, ZERO)
         if slot + 1 < asked:
-            _next_state(given[slot + 1], carried[0, :gates], states[0], fresh)
-            states[0, :] = fresh
+            _next_state(given[slot + 1], carried[0], states[0], fresh[0])
+            states, fresh = fresh, states
     return out

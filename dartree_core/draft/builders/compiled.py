@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dartree_core.compiled import fits, growth
 from dartree_core.compiled.arrays import Array, array
+from dartree_core.compiled.products import Panels, crew_size
 from dartree_core.config import Method, TreeConfig
 from dartree_core.draft.builders.dartree import expansion
 from dartree_core.draft.heads import CorrectionHead
@@ -27,8 +28,8 @@ GROWN: frozenset[Method] = frozenset({"dartree", "dartree-fixed"})
 """Methods whose trees are grown here."""
 
 _MOST_WEIGHTS = 1 << 20
-"""Largest matrix that states are multiplied with. Here that is one core's work: a head with
-larger ones spends its time in products, where a library and all cores are faster."""
+"""Largest matrix that states are multiplied with: a head with larger ones spends its time in
+products, where a library is as fast."""
 
 
 def supports(head: CorrectionHead) -> bool:
@@ -42,16 +43,24 @@ def supports(head: CorrectionHead) -> bool:
 class CompiledGrowth:
     """The builders of `draft.builders.dartree` for one head, in one call a tree.
 
-    Selects what they select up to rounding: all products are in float32, whatever kernels the
-    head's own are on.
+    Selects what they select up to rounding: sums are in float32, whatever kernels the head's own
+    products are on.
 
     Args:
         head: One that `supports` names.
         vocabulary: The drafter's.
         embed: The target's embedding.
+        rounded: Keep in float16 what states are multiplied with, which every level reads.
     """
 
-    def __init__(self, head: CorrectionHead, vocabulary: DraftVocabulary, embed: Embed) -> None:
+    def __init__(
+        self,
+        head: CorrectionHead,
+        vocabulary: DraftVocabulary,
+        embed: Embed,
+        *,
+        rounded: bool = False,
+    ) -> None:
         assert isinstance(head, LeanDominoHead)
         assert head.inputs is not None
         published = head.published
@@ -63,12 +72,19 @@ class CompiledGrowth:
         ids = vocabulary.target_ids(w1.device)
         self._lean = head
         self._embed = embed
+        self._mix = mix
+        both = torch.cat((from_state, w1[:, width:]))
+        # Compiled code knows their weights by address.
+        kept = torch.float16 if rounded else torch.float32
+        self._of_state = Panels(both, F.pad(bias, (0, mix)), kept)
+        self._of_slot = Panels(w1[:, :width], first.bias, kept)
+        names = ("of_state", "of_state_table", "of_slot", "of_slot_table")
+        addresses = (*self._of_state.addresses, *self._of_slot.addresses)
         self._head = growth.Head(
+            kind=self._of_state.kind,
             inputs=array(head.inputs),
-            of_state=array(torch.cat((from_state, w1[:, width:]))),
-            of_state_bias=array(F.pad(bias, (0, mix))),
-            of_slot=array(w1[:, :width]),
-            of_slot_bias=_bias(first),
+            **dict(zip(names, addresses, strict=True)),
+            of_nothing=array(bias),
             last=array(last.weight),
             last_bias=_bias(last),
             ids=ids.numpy(),
@@ -92,26 +108,35 @@ class CompiledGrowth:
     ) -> Supertree:
         """As the builder of `method`, one of `GROWN`; arguments as there."""
         limits = self._limits(method, block, tree, depth, enough)
-        grown = growth.grow(
-            np.ascontiguousarray(block.base_logits.numpy()),
-            np.ascontiguousarray(block.hidden.numpy()),
-            np.float32(block.scale),
-            self._given(int(root)),
-            self._head,
-            limits,
+        token = int(root)
+        work = limits.depths * limits.width * self._of_state.weights.size
+        integers, floats, kept, candidates = map(
+            torch.from_numpy,
+            growth.grow(
+                _contiguous(block.base_logits),
+                _contiguous(block.hidden),
+                np.float32(block.scale),
+                token,
+                self._given(token),
+                self._head,
+                limits,
+                self._mix,
+                crew_size(work),
+            ),
         )
-        columns: dict[str, Any] = {
-            name: torch.from_numpy(column)
-            for name, column in zip(growth.Grown._fields, grown, strict=True)
-        }
-        columns["token"][:1] = root
         prefix = self._head.prefix_len
-        candidates = [
+        listed = [
             ids[: limits.branch] if slot < prefix else ids
-            for slot, ids in enumerate(columns.pop("candidates").unbind())
+            for slot, ids in enumerate(candidates.unbind())
         ]
         bonus = 0.0 if limits.spread else tree.depth_bonus
-        return Supertree(**columns, depth_bonus=bonus, candidates=candidates)
+        return Supertree(
+            **dict(zip(growth.INTEGERS, integers.unbind(), strict=True)),
+            **dict(zip(growth.FLOATS, floats.unbind(), strict=True)),
+            kept=kept,
+            depth_bonus=bonus,
+            candidates=listed,
+        )
 
     def follow(
         self,
@@ -137,14 +162,15 @@ class CompiledGrowth:
             others[slot, : len(listed)] = self._row[listed.numpy()]
         given = np.stack([self._given(token) for token in (root, *path[:-1])])
         found: list[list[float]] = growth.follow(
-            np.ascontiguousarray(block.base_logits.numpy()),
-            np.ascontiguousarray(block.hidden.numpy()),
+            _contiguous(block.base_logits),
+            _contiguous(block.hidden),
             np.float32(block.scale),
             given,
             rows,
             others,
             first,
             self._head,
+            self._mix,
         ).tolist()
         return [(own, draft) for own, draft in found]
 
@@ -172,6 +198,12 @@ class CompiledGrowth:
         if row >= 0:
             return cast("Array", self._head.inputs[row])
         return array(self._lean.of_token(self._embed(torch.tensor([token])))[0])
+
+
+def _contiguous(x: Tensor) -> Array:
+    """A float32 tensor on a CPU as an array, the same memory where it is contiguous."""
+    found: Array = x.contiguous().numpy()
+    return found
 
 
 def _bias(layer: torch.nn.Linear) -> Array:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dartree_core import compiled as package
 from dartree_core.config import Method, TreeConfig
 from dartree_core.draft import BUILDERS, BlockDraft, Drafter, Supertree
-from dartree_core.draft.builders.compiled import GROWN, CompiledGrowth, supports
 from dartree_core.draft.growing import grow
 from dartree_core.draft.heads import DominoHead, NoHead
 from dartree_core.draft.heads.lean_domino import LeanDominoHead
@@ -23,6 +22,12 @@ from dartree_core.draft.spec import DraftSpec
 from dartree_core.draft.supertree import finish
 from dartree_core.draft.vocabulary import DraftVocabulary
 from tests.core import tiny
+
+if not package.shares():
+    pytest.skip("compiled code cannot share PyTorch's threads here", allow_module_level=True)
+
+from dartree_core.compiled import products
+from dartree_core.draft.builders.compiled import GROWN, CompiledGrowth, supports
 
 WORDS = 96
 METHODS: tuple[Method, ...] = ("dartree", "dartree-fixed")
@@ -136,6 +141,31 @@ def test_the_same_trees(
     case = Case(known, slots, seed, state=state, **options)
     tree = TreeConfig(**settings_of_tree)
     assert_same(*case.both(method, tree, max(1, slots - cut), enough))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+@pytest.mark.parametrize("method", METHODS)
+def test_any_number_of_threads_grows_the_same(
+    method: Method, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_WORTH_SHARING", 0)
+    case = Case(known=90, slots=6, state=40, prefix=1)
+    tree = TreeConfig(budget=30, width=9)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, threads):
+            torch.set_num_threads(count)
+            found.append([case.both(method, tree, 6, enough)[0] for enough in (None, 7)])
+    finally:
+        torch.set_num_threads(before)
+    for alone, shared in zip(*found, strict=True):
+        assert alone.num_nodes > 7
+        for item in fields(Supertree):
+            mine, other = getattr(alone, item.name), getattr(shared, item.name)
+            if isinstance(mine, torch.Tensor):
+                assert torch.equal(mine, other), item.name
+        assert [c.tolist() for c in alone.candidates] == [c.tolist() for c in shared.candidates]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -259,7 +289,7 @@ def test_decoding_grows_by_loops_where_it_can() -> None:
 
 
 def test_without_numba_the_builders_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "available", lambda: False)
+    monkeypatch.setattr(package, "shares", lambda: False)
     drafter = compiled_drafter()
     assert drafter.growth is None
     cache = drafter.new_cache()
