@@ -10,6 +10,7 @@ import pickle
 from pathlib import Path
 
 from numba import cfunc, njit, types
+from numba.extending import intrinsic
 
 from dartree_core.compiled import cpu
 
@@ -38,6 +39,16 @@ helper = njit(**_OPTIONS)
 
 exact_helper = njit(error_model="numpy", nogil=True)
 """As `helper`, for functions whose very roundings count."""
+
+
+@intrinsic
+def pointer(typing_context, address):
+    """Where `numba.carray` finds an array."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
 
 
 def entry(*signature):

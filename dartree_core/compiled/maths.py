@@ -27,7 +27,7 @@ _C2, _C3, _C4, _C5, _C6, _C7 = (_f(1 / math.factorial(i)) for i in range(2, 8))
 
 
 @intrinsic
-def _with_bits(typing_context, bits):
+def with_bits(typing_context, bits):
     """The float32 whose bits are an int32's."""
 
     def generate(context, builder, signature, arguments):
@@ -51,7 +51,7 @@ def exp(x):
     p = p * r + _C2
     p = p * r + ONE
     p = p * r + ONE
-    return p * _with_bits((np.int32(power) + np.int32(127)) << np.int32(23))
+    return p * with_bits((np.int32(power) + np.int32(127)) << np.int32(23))
 
 
 @exact_helper

@@ -14,98 +14,16 @@ oracle in tests.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numba import typeof, types
+from numba import types
 
 from dartree_core.compiled import openmp
-from dartree_core.compiled.arrays import Array
 from dartree_core.compiled.jit import entry, exact_helper, helper
 from dartree_core.compiled.maths import ONE, ZERO, exp, largest, root_mean, sigmoid, summand
+from dartree_core.compiled.pass_data import DOWN, GATE_UP, OUT, QKV, rows_of, weights_of
 from dartree_core.compiled.products import CODED, encode, product, share
+from dartree_core.compiled.ranking import first_largest
 from dartree_core.compiled.tiles import FLOAT32, LANES, MOST, PANEL, tile, turn
-
-QKV, OUT, GATE_UP, DOWN = range(4)
-
-
-class Weights(NamedTuple):
-    """What stays from pass to pass; `L` layers.
-
-    Attributes:
-        kind: Of the products' weights, see `tiles`.
-        weights, tables: int64 `[L, 4]`, addresses: queries, keys and values; output; gate and up;
-            down.
-        head, head_table: Addresses of the product behind the last layer.
-        norms: `[2L + 1, H]`, before attention and before the MLP of every layer, and the last.
-        gain: `[L, heads + kv_heads, D]`, weights of the norms of queries and keys; ones without.
-        normed: Whether there are such norms.
-        eps: Of the norms.
-        intermediate: `M`.
-        nothing: `[32]`, zeros.
-    """
-
-    kind: int
-    weights: Array
-    tables: Array
-    head: int
-    head_table: int
-    norms: Array
-    gain: Array
-    normed: bool
-    eps: np.float32
-    intermediate: int
-    nothing: Array
-
-
-class Rows(NamedTuple):
-    """One pass over `n` rows behind `t` rows of context.
-
-    Context rows are only attended to: the same ones in every layer, as a drafter's are.
-
-    Attributes:
-        x: `[n, H]`, embedded rows; written over.
-        cos, sin: `[t + n, D]`, see `models.rope.tables`.
-        cache: `[L, 2, kv_heads, capacity, D]`, keys and values; filled from `start` on.
-        start: Rows there already.
-        visible: bool `[n, n]`, which rows a row sees; it sees all context.
-        taps: int64, layers whose outputs are wanted.
-        features: `[n, len(taps) * H]`, filled with them.
-        logits: `[m, panels * 32]`, filled for the last `m` rows.
-        queries: `[kv_heads, n * heads / kv_heads, D]`.
-        normed: `[t + n, >= H]`, what products read; context rows are there. In the end the others
-            hold the pass's normed rows.
-        mixed, gated: `[n, >= heads * D]`, `[n, >= M]`, what other products read.
-        qkv, delta, gate_up: What products write: `[t + n, (heads + 2 kv_heads) * D]`, `[n, H]`,
-            `[n, 2M]`, each as wide as whole panels.
-        codes: `[t + n, width]`, rows as some kinds want them, see `products.encode`.
-        scores: `[threads, MOST, >= start + t + n]`, in whole panels.
-        block: `[threads, D, 32]`.
-        attended: `[threads, MOST, D]`.
-        place: Where threads meet, see `openmp.meet`.
-    """
-
-    x: Array
-    cos: Array
-    sin: Array
-    cache: Array
-    start: int
-    visible: Array
-    taps: Array
-    features: Array
-    logits: Array
-    queries: Array
-    normed: Array
-    mixed: Array
-    gated: Array
-    qkv: Array
-    delta: Array
-    gate_up: Array
-    codes: Array
-    scores: Array
-    block: Array
-    attended: Array
-    place: Array
 
 
 @helper
@@ -248,6 +166,27 @@ def _attend(queries, first, some, keys, values, run, group, nothing, thread):
             out[d] = attended[r, d] * part
 
 
+@helper
+def _choose(logits, choice, outs, first, last, thread):
+    """Where a thread's panels have each row's largest logit; -1 without any."""
+    begin, end = first * PANEL, min(last * PANEL, outs)
+    for i in range(len(logits)):
+        found = begin + first_largest(logits[i, begin:end]) if begin < end else -1
+        choice[1 + thread, i] = found
+
+
+@helper
+def _join(logits, choice):
+    """Where all of them have it, the first of equal ones."""
+    for i in range(len(logits)):
+        found, top = 0, np.float32(np.nan)
+        for other in range(1, len(choice)):
+            at = choice[other, i]
+            if at >= 0 and not logits[i, at] <= top:
+                found, top = at, logits[i, at]
+        choice[0, i] = found
+
+
 def _pass(job):
     """A thread's part of a pass."""
     model, run = job
@@ -261,6 +200,19 @@ def _pass(job):
     shared = inner // width // groups
     blocks = (n * shared + MOST - 1) // MOST
     size = (n * shared + blocks - 1) // blocks
+    if len(run.given) > 0:
+        kind, count = model.context_kind, run.given.shape[1]
+        if kind in CODED:
+            for i in range(thread, new, threads):
+                encode(kind, run.given[i], run.given_codes[i])
+            openmp.meet(run.place, threads)
+        first, last = share((hidden + PANEL - 1) // PANEL, thread, threads)
+        at, table, made = model.context, model.context_table, run.normed
+        product(kind, run.given, run.given_codes, count, at, table, made, first, last)
+        openmp.meet(run.place, threads)
+        for i in range(thread, new, threads):
+            row = run.normed[i]
+            _norm(row[:hidden], model.context_norm, model.eps, row)
     for i in range(thread, n, threads):
         _norm(run.x[i], model.norms[0], model.eps, own[i])
     if coded:
@@ -282,8 +234,8 @@ def _pass(job):
                 run.qkv[i],
                 model.gain[layer],
                 model,
-                run.cos[i],
-                run.sin[i],
+                run.cos[run.positions[i]],
+                run.sin[run.positions[i]],
                 i - new,
                 run.queries,
                 keys,
@@ -352,38 +304,28 @@ def _pass(job):
     at, table = model.head, model.head_table
     asked, said = own[begin:], codes[begin:]
     product(model.kind, asked, said, hidden, at, table, run.logits, first, last)
+    if run.choice.shape[1] > 0:
+        _choose(run.logits, run.choice, model.outs, first, last, thread)
+        openmp.meet(run.place, threads)
+        if thread == 0:
+            _join(run.logits, run.choice)
 
 
 _together = openmp.crew(_pass)
-_ONE, _TWO = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
-_THREE, _INTS = np.zeros((1, 1, 1), np.float32), np.zeros((1, 1), np.int64)
-_MODEL = Weights(0, _INTS, _INTS, 0, 0, _TWO, _THREE, False, ZERO, 0, _ONE)
-_RUN = Rows(
-    x=_TWO,
-    cos=_TWO,
-    sin=_TWO,
-    cache=_THREE[None, None],
-    start=0,
-    visible=np.zeros((1, 1), np.bool_),
-    taps=_INTS[0],
-    features=_TWO,
-    logits=_TWO,
-    queries=_THREE,
-    normed=_TWO,
-    mixed=_TWO,
-    gated=_TWO,
-    qkv=_TWO,
-    delta=_TWO,
-    gate_up=_TWO,
-    codes=_TWO,
-    scores=_THREE,
-    block=_THREE,
-    attended=_THREE,
-    place=_INTS[0],
-)
 
 
-@entry(typeof(_MODEL), typeof(_RUN), types.int64)
+@entry(types.int64[::1], types.int64[::1], types.int64)
 def run(model, rows, threads):
-    """One pass, by so many threads."""
-    _together((model, rows), threads)
+    """One pass, by so many threads; False, and nothing done, where a position has no factors.
+
+    Args:
+        model: See `pass_data.KIND`; all that addresses point to must live.
+        rows: See `pass_data.COUNT`.
+        threads: As many as there are rows of scores.
+    """
+    made = weights_of(model), rows_of(rows, model, threads)
+    for position in made[1].positions:
+        if not 0 <= position < len(made[1].cos):
+            return False
+    _together(made, threads)
+    return True

@@ -93,18 +93,6 @@ class Drafter:
         self.label = label or checkpoint.path.name
         self.target = target
         self.backbone = checkpoint.backbone.to(target.device, target.dtype)
-        self._lean: LeanBackbone | None = None
-        self.kernels = DraftKernels()
-        if lean:
-            typical = checkpoint.backbone.fc.weight
-            self.kernels = choose(
-                target, typical, spec.block_size, memory or Memory(), rounded=rounded
-            )
-            if target.device.type == "cpu" and supports(spec):
-                self._lean = LeanBackbone(self.backbone, self.kernels)
-            else:
-                kernels.pack(self.backbone, self.kernels.context)
-        self.head: CorrectionHead = checkpoint.head.to(target.device, target.dtype)
         ids = checkpoint.vocab_ids
         self.vocabulary = DraftVocabulary.from_checkpoint(
             None if ids is None else ids.to(target.device),
@@ -113,10 +101,24 @@ class Drafter:
         )
         borrowed = self.vocabulary.select(target.output_weight)
         table = output_table(checkpoint.output, borrowed)
+        self._lean: LeanBackbone | None = None
+        self.kernels = DraftKernels()
+        if lean:
+            typical = table[: kernels.TYPICAL]
+            self.kernels = choose(
+                target, typical, spec.block_size, memory or Memory(), rounded=rounded
+            )
+            if target.device.type == "cpu" and supports(spec):
+                self._lean = LeanBackbone(self.backbone, self.kernels)
+            else:
+                kernels.pack(self.backbone, self.kernels.context)
+        self.head: CorrectionHead = checkpoint.head.to(target.device, target.dtype)
         self._output = kernels.named(self.kernels.block)(table, None)
         self._embedding = own_embedding(checkpoint.embedding, target.embedding.weight)
         self._mask = torch.tensor([spec.mask_token_id], device=target.device)
         self._table: Array | None = None
+        # Whether some layer slides or looks only backwards.
+        self._masked = any(spec.causal) or any(w is not None for w in spec.windows)
         if lean:
             with torch.inference_mode():
                 ids = self.vocabulary.target_ids(target.device)
@@ -141,14 +143,18 @@ class Drafter:
     def compile(self) -> None:
         """Have what can be compiled for this CPU compiled; some seconds, once on a machine."""
         if self._lean is not None:
-            self._lean.compile()
+            self._lean.compile(self._output)
             self._table = self._plain_table()
-        if compiled.fits(self.backbone.norm.weight) and compiled.available():
+        if compiled.fits(self.backbone.norm.weight) and compiled.shares():
             from dartree_core.draft.builders.compiled import CompiledGrowth, supports
 
             if supports(self.head):
-                embed = self.target.embed
-                self.growth = CompiledGrowth(self.head, self.vocabulary, embed)
+                self.growth = CompiledGrowth(
+                    self.head,
+                    self.vocabulary,
+                    self.target.embed,
+                    rounded=self.kernels.block in kernels.ROUNDING,
+                )
 
     def _plain_table(self) -> Array | None:
         """The table that `_embed` looks tokens up in, where it does nothing else."""
@@ -215,8 +221,10 @@ class Drafter:
             if self._masked:
                 keys = torch.arange(end + size, device=root.device)
                 masks = self._masks(keys[end:], keys, None)
-            rows = self._lean(self.embed_block(root, size), cache, new, masks)
-            return BlockDraft(*self.conclude(rows), self.vocabulary)
+            asked = size if self.spec.shift_label else size - 1
+            x = self.embed_block(root, size)
+            rows, logits = self._lean(x, cache, new, masks, asked)
+            return BlockDraft(*self.conclude(rows, logits), self.vocabulary)
         assert new is None
         keys = torch.arange(end + size, device=root.device)
         hidden, logits = self.marginals(root, keys[cache.length :], cache.context(), keys)
@@ -254,10 +262,11 @@ class Drafter:
             return torch.from_numpy(rows)
         return self._embed(torch.cat((root, self._mask.expand(size - 1))))
 
-    def conclude(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Slots and logits, as `marginals` gives them, of a block's final rows `[n, H]`."""
+    def conclude(self, rows: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Slots and logits, as `marginals` gives them, of a block's final rows `[n, H]`; `logits`
+        are the output product's, where it was computed already."""
         hidden = self._slots(rows)
-        return hidden, self._logits(hidden)
+        return hidden, self._logits(self._output(hidden) if logits is None else logits)
 
     def _slots(self, rows: Tensor) -> Tensor:
         """The rows that predict something: without `shift_label`, the root's does not."""
@@ -271,9 +280,9 @@ class Drafter:
         table = self.target.embedding.weight if self._embedding is None else self._embedding
         return F.embedding(tokens, table) * (1.0 if scale is None else scale)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """float32 marginal logits `[K, Vd]` of final hidden states."""
-        logits = self._output(hidden).float()
+    def _logits(self, logits: Tensor) -> Tensor:
+        """float32 marginal logits `[K, Vd]` of what the output product says."""
+        logits = logits.float()
         if self.spec.output_multiplier != 1.0:
             logits = logits * self.spec.output_multiplier
         cap = self.spec.softcap
@@ -292,11 +301,6 @@ class Drafter:
                 f"Use {own} or less.",
             )
         return asked or own
-
-    @property
-    def _masked(self) -> bool:
-        """True when some layer slides or looks only backwards."""
-        return any(self.spec.causal) or any(w is not None for w in self.spec.windows)
 
     def _masks(
         self, positions: Tensor, keys: Tensor, real: Tensor | None

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -78,18 +79,26 @@ class LeanBackbone:
             assert isinstance(down, kernels.Packed)
             lean.out, lean.down = out.run, down.run
         self._block = chosen.block
+        self._rope = backbone.rope
         self._pass: CompiledPass | None = None
+        self._like = torch.empty(backbone.spec.num_kv_heads, 0, backbone.spec.head_dim)
+        self._everything: dict[int, Tensor] = {}
 
     @property
     def compiled(self) -> bool:
         """True when blocks run in compiled code."""
         return self._pass is not None
 
-    def compile(self) -> None:
-        """Have blocks without masks run in compiled code, where that has the products."""
+    def compile(self, output: Linear) -> None:
+        """Have blocks without masks run in compiled code, where that has the products.
+
+        Args:
+            output: Maps final rows to logits; on the same kernel, the same call takes it along.
+        """
         if self._block not in kernels.PANELS.values():
             return
-        from dartree_core.compiled.passes import CompiledPass, Layer, Shape
+        from dartree_core.compiled.passes import CompiledPass, Context, Layer, Shape
+        from dartree_core.compiled.products import Panels
 
         spec = self._spec
         layers = [
@@ -112,7 +121,14 @@ class LeanBackbone:
             spec.head_dim,
             spec.rms_eps,
         )
-        self._pass = CompiledPass(layers, array(self._backbone.norm.weight), shape, normed=True)
+        fc, context, head = self._backbone.fc, None, None
+        assert isinstance(fc, kernels.Packed)
+        if isinstance(fc.run, Panels):
+            context = Context(fc.run, array(self._backbone.hidden_norm.weight))
+        if isinstance(output, Panels) and output.kind == layers[0].qkv.kind:
+            head = output
+        norm = array(self._backbone.norm.weight)
+        self._pass = CompiledPass(layers, norm, shape, normed=True, head=head, context=context)
 
     def _take(self, layer: nn.Module, kernel: str) -> _Layer:
         assert isinstance(layer, DraftLayer)
@@ -144,7 +160,8 @@ class LeanBackbone:
         cache: DraftCache,
         features: Tensor | None = None,
         masks: Sequence[Tensor | None] | None = None,
-    ) -> Tensor:
+        asked: int | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """Commit context, and draft behind it.
 
         Args:
@@ -152,12 +169,14 @@ class LeanBackbone:
             cache: Committed context; the new positions are added once the pass is complete.
             features: `[t, layers * H]` of the next `t` positions, the root's follow; or None.
             masks: Per layer bool `[n, length + t + n]`, or None for no mask, there or anywhere.
+            asked: How many of the last rows' logits are wanted; None for all.
 
         Returns:
-            Final-normed hidden states `[n, H]`.
+            Final-normed hidden states `[n, H]`; and logits `[asked, Vd]`, or None where they
+            cost a call of their own.
         """
         if self._pass is not None and not masks:
-            return self._run(self._pass, x, cache, features)
+            return self._run(self._pass, x, cache, features, asked)
         context = x[:0] if features is None else self._encode(features)
         new, n = len(context), len(x)
         cos, sin = self._factors(cache.length, new + n)
@@ -171,22 +190,41 @@ class LeanBackbone:
             gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
         cache.length += new
-        return _normed(self._backbone.norm, x)
+        return _normed(self._backbone.norm, x), None
 
     def _run(
-        self, run: CompiledPass, x: Tensor, cache: DraftCache, features: Tensor | None
-    ) -> Tensor:
+        self,
+        run: CompiledPass,
+        x: Tensor,
+        cache: DraftCache,
+        features: Tensor | None,
+        asked: int | None,
+    ) -> tuple[Tensor, Tensor | None]:
         """As `__call__`, in compiled code; writes over `x`."""
-        context = None if features is None else self._encode(features)
+        context = features
+        if features is not None and not run.makes_context:
+            context = self._encode(features)
         new, n = 0 if context is None else len(context), len(x)
         start = cache.length
-        like = x.new_empty(self._spec.num_kv_heads, 0, self._spec.head_dim)
-        held = cache.room(like, start + new + n)
-        everything = torch.ones(n, n, dtype=torch.bool)
-        factors = self._factors(start, new + n)
-        hidden, _ = run(x, *factors, held, start, context=context, visible=everything)
+        held = cache.room(self._like, start + new + n)
+        everything = self._everything.get(n)
+        if everything is None:
+            everything = self._everything[n] = torch.ones(n, n, dtype=torch.bool)
+        rope = self._rope
+        passed = run(
+            x,
+            torch.from_numpy(np.arange(start, start + new + n)),
+            (rope.cos, rope.sin),
+            held,
+            start,
+            context=context,
+            visible=everything,
+            asked=asked,
+            rows=True,
+        )
         cache.length += new
-        return hidden
+        assert passed.rows is not None
+        return passed.rows, passed.logits
 
     def _encode(self, features: Tensor) -> Tensor:
         """As `DFlashBackbone.encode_context`."""

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -138,6 +139,17 @@ def ancestors(parent: Tensor) -> Tensor:
     Returns:
         bool `[m, m]`, True at (i, j) when j lies on i's path from the root.
     """
+    if parent.device.type != "cpu":
+        return ancestors_by_squaring(parent)
+    reach = np.eye(len(parent), dtype=np.bool_)
+    for row, above in enumerate(parent.tolist()):
+        if above >= 0:
+            reach[row, :row] = reach[above, :row]
+    return torch.from_numpy(reach)
+
+
+def ancestors_by_squaring(parent: Tensor) -> Tensor:
+    """As `ancestors`, in a few operations for any number of rows, where each is a launch."""
     m = len(parent)
     rows = torch.arange(m, device=parent.device)
     reach = torch.zeros(m, m, device=parent.device)

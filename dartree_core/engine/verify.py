@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +43,12 @@ class VerifyPlan:
         if not tree.num_nodes:
             # A plain step in as few operations as possible: there is one for every token.
             return cls(tree.token, _NOBODY, torch.tensor([start]), _ITSELF)
+        there = tree.kept.device.type != "cpu"
+        return cls.of_tensors(tree, start) if there else cls.of_arrays(tree, start)
+
+    @classmethod
+    def of_tensors(cls, tree: Supertree, start: int) -> VerifyPlan:
+        """As `of`, where the tree is: nothing waits for an accelerator."""
         kept = tree.kept
         row_of = torch.zeros(len(tree.token), dtype=torch.int64, device=kept.device)
         row_of[kept] = torch.arange(len(kept), device=kept.device)
@@ -52,6 +59,20 @@ class VerifyPlan:
             parent=parent,
             position=start + tree.depth[kept],
             visible=ancestors(parent),
+        )
+
+    @classmethod
+    def of_arrays(cls, tree: Supertree, start: int) -> VerifyPlan:
+        """As `of`, on the host, where calling a tensor operation takes longer than its work."""
+        kept = tree.kept.numpy()
+        parent = np.searchsorted(kept, tree.parent.numpy()[kept])
+        parent[0] = -1
+        rows = torch.from_numpy(parent)
+        return cls(
+            token=torch.from_numpy(tree.token.numpy()[kept]),
+            parent=rows,
+            position=torch.from_numpy(start + tree.depth.numpy()[kept]),
+            visible=ancestors(rows),
         )
 
 

@@ -7,6 +7,7 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -84,6 +85,8 @@ def agree(pair: tuple[Target, LeanTarget], lengths: list[int], **options: Any) -
         )
         torch.testing.assert_close(ours.logits, theirs.logits, **CLOSE)
         torch.testing.assert_close(ours.features, theirs.features, **CLOSE)
+        assert ours.choice is not None
+        assert ours.choice.tolist() == ours.logits.argmax(-1).tolist()
         for cache in caches:
             cache.commit(torch.arange(len(part)))
 
@@ -129,6 +132,7 @@ def test_any_number_of_threads_computes_the_same(
         torch.set_num_threads(before)
     assert torch.equal(found[0].logits, found[1].logits)
     assert torch.equal(found[0].features, found[1].features)
+    assert found[0].choice.tolist() == found[1].choice.tolist()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -203,14 +207,25 @@ def test_layers_of_other_sizes_are_noticed() -> None:
     assert run is not None
     wrong = dataclasses.replace(run._shape, intermediate=64)
     with pytest.raises(AssertionError, match="are not the products"):
-        passes.CompiledPass(run._layers, run._weights.norms[-1], wrong, normed=True)
+        passes.CompiledPass(run._layers, np.ones(64, np.float32), wrong, normed=True)
+
+
+@pytest.mark.parametrize("position", [-1, 1 << 40])
+def test_a_position_without_factors_is_an_error(position: int) -> None:
+    target = PAIR[1]
+    with pytest.raises(IndexError, match="rotary"):
+        target.forward(
+            torch.zeros(1, dtype=torch.int64),
+            target.new_cache(),
+            positions=torch.tensor([position]),
+        )
 
 
 def test_small_passes_wake_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    run = passes.pass_loops.run
+    run = passes.loops.run
     monkeypatch.setattr(
-        passes.pass_loops, "run", lambda *given: (asked.append(given[2]), run(*given))
+        passes.loops, "run", lambda *given: (asked.append(given[2]), run(*given))[1]
     )
     before = torch.get_num_threads()
     try:

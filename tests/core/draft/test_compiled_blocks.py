@@ -13,6 +13,7 @@ from dartree_core.draft import Drafter
 from dartree_core.draft.dflash import DFlashBackbone
 from dartree_core.draft.lean import MOST_NEW, LeanBackbone
 from dartree_core.draft.rounding import DraftKernels
+from dartree_core.models import kernels
 from tests.core import tiny
 
 ROOT = torch.tensor([7])
@@ -23,17 +24,21 @@ def features(count: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, 2 * tiny.HIDDEN, generator=generator)
 
 
-def both(**options: Any) -> tuple[Drafter, Drafter]:
-    """A lean drafter, and a compiled one of the same weights."""
+def both(context: str = "panels-fp32", **options: Any) -> tuple[Drafter, Drafter]:
+    """A lean drafter, and a compiled one of the same weights, `context` on such a kernel."""
     if not compiled.shares():
         pytest.skip("compiled code cannot share PyTorch's threads here")
     first = tiny.drafter(tiny.target("llama"), **options)
     weights = first.backbone.state_dict()
     second = copy.copy(first)
-    for drafter, block in ((first, "dense"), (second, "panels-fp32")):
+    chosen = DraftKernels(), DraftKernels(context, "panels-fp32")
+    for drafter, own in zip((first, second), chosen, strict=True):
         drafter.backbone = DFlashBackbone(drafter.spec).requires_grad_(False)
         drafter.backbone.load_state_dict(weights)
-        drafter._lean = LeanBackbone(drafter.backbone, DraftKernels(block=block))
+        drafter._lean = LeanBackbone(drafter.backbone, own)
+    if context != "dense":
+        table = second.vocabulary.select(second.target.output_weight)
+        second._output = kernels.named("panels-fp32")(table, None)
     second.compile()
     assert second._lean is not None
     assert second._lean.compiled
@@ -46,8 +51,9 @@ def both(**options: Any) -> tuple[Drafter, Drafter]:
         {},
         {"shift_label": True},
         {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
+        {"context": "dense"},
     ],
-    ids=["plain", "shifted", "windows"],
+    ids=["plain", "shifted", "windows", "mixed"],
 )
 def test_rounds_of_context_and_block_equal_the_lean_path(options: dict[str, Any]) -> None:
     pair = both(**options)
@@ -113,7 +119,7 @@ def test_only_float32_on_a_cpu_is_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     assert not first._lean.compiled
 
 
-def test_other_kernels_keep_the_lean_path() -> None:
+def test_other_ownkeep_the_lean_path() -> None:
     first, _ = both()
     first.compile()
     assert first._lean is not None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dartree_core.draft.supertree import Supertree, ancestors
+from dartree_core.draft.supertree import Supertree, ancestors, ancestors_by_squaring
+
+EITHER = pytest.mark.parametrize("find", [ancestors, ancestors_by_squaring])
 
 
 @st.composite
@@ -26,18 +29,24 @@ def path_to(parent: list[int], node: int) -> set[int]:
     return found
 
 
-@given(parents())
-def test_ancestors_are_the_rows_on_the_path_to_the_root(parent: list[int]) -> None:
-    seen = ancestors(torch.tensor(parent))
+@EITHER
+@given(parent=parents())
+def test_ancestors_are_the_rows_on_the_path_to_the_root(
+    find: Callable[[torch.Tensor], torch.Tensor], parent: list[int]
+) -> None:
+    seen = find(torch.tensor(parent))
     assert seen.dtype == torch.bool
     for i in range(len(parent)):
         assert set(seen[i].nonzero()[:, 0].tolist()) == path_to(parent, i)
 
 
+@EITHER
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 9, 33, 200])
-def test_ancestors_of_a_chain_are_all_before(length: int) -> None:
+def test_ancestors_of_a_chain_are_all_before(
+    find: Callable[[torch.Tensor], torch.Tensor], length: int
+) -> None:
     chain = torch.arange(length) - 1
-    assert torch.equal(ancestors(chain), torch.ones(length, length, dtype=torch.bool).tril())
+    assert torch.equal(find(chain), torch.ones(length, length, dtype=torch.bool).tril())
 
 
 def tree_of(parent: list[int], steps: list[float], bonus: float = 0.0) -> Supertree:
@@ -133,9 +142,10 @@ def test_a_bare_root_proposes_nothing() -> None:
     assert tree.kept.tolist() == [0]
 
 
-def test_ancestors_of_every_small_tree() -> None:
+@EITHER
+def test_ancestors_of_every_small_tree(find: Callable[[torch.Tensor], torch.Tensor]) -> None:
     for shape in itertools.product(*(range(i) for i in range(1, 6))):
         parent = [-1, *shape]
-        seen = ancestors(torch.tensor(parent))
+        seen = find(torch.tensor(parent))
         for i in range(6):
             assert set(seen[i].nonzero()[:, 0].tolist()) == path_to(parent, i)

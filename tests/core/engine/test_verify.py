@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,13 +42,22 @@ BUSHY = [-1, 0, 0, 0, 1, 1, 3, 4, 6]
 TOKENS = [7, 1, 2, 3, 4, 5, 4, 6, 6]
 
 
-def test_positions_are_the_roots_plus_the_depth() -> None:
-    plan = VerifyPlan.of(tree_of(BUSHY, TOKENS), 20)
+EITHER = pytest.mark.parametrize("lay_out", [VerifyPlan.of_arrays, VerifyPlan.of_tensors])
+
+
+@EITHER
+def test_positions_are_the_roots_plus_the_depth(
+    lay_out: Callable[[Supertree, int], VerifyPlan],
+) -> None:
+    plan = lay_out(tree_of(BUSHY, TOKENS), 20)
     assert plan.position.tolist() == [20, 21, 21, 21, 22, 22, 22, 23, 23]
 
 
-def test_layout_of_a_pruned_tree_renumbers_parents_and_hides_cousins() -> None:
-    plan = VerifyPlan.of(tree_of(BUSHY, TOKENS, [0, 1, 3, 6, 8]), 0)
+@EITHER
+def test_layout_of_a_pruned_tree_renumbers_parents_and_hides_cousins(
+    lay_out: Callable[[Supertree, int], VerifyPlan],
+) -> None:
+    plan = lay_out(tree_of(BUSHY, TOKENS, [0, 1, 3, 6, 8]), 0)
     assert plan.token.tolist() == [7, 1, 3, 4, 6]
     assert plan.parent.tolist() == [-1, 0, 0, 2, 3]
     assert plan.visible.int().tolist() == [
