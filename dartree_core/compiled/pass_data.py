@@ -159,7 +159,6 @@ class Rows(NamedTuple):
     TAPPED,
     ASKED,
     CHOOSES,
-    POSITIONS,
     REACH,
     X,
     PLACES,
@@ -172,6 +171,7 @@ class Rows(NamedTuple):
     LOGITS,
     CHOICE,
     GIVEN,
+    POSITIONS,
     GIVEN_CODES,
     QUERIES,
     NORMED_ROWS,
@@ -187,7 +187,7 @@ class Rows(NamedTuple):
     PLACE,
     ROWS,
 ) = range(34)
-"""What `Rows` are made from."""
+"""What `Rows` are made from: up to `GIVEN` what every pass has of its own, then buffers."""
 
 
 @helper

@@ -290,22 +290,35 @@ class CompiledPass:
         buffers = self._room
         buffers.fit(new + n, end, threads)
         job = buffers.job
-        job[told.COUNT], job[told.NEW], job[told.START] = n, new, start
-        job[told.CAPACITY], job[told.TAPPED] = cache.shape[3], len(taps)
-        job[told.ASKED], job[told.CHOOSES] = count, int(choice)
-        job[told.X], job[told.PLACES] = _at(x), positions.data_ptr()
-        job[told.REACH], job[told.COS], job[told.SIN] = len(cos), _at(cos), _at(sin)
-        job[told.CACHE], job[told.VISIBLE] = _at(cache), visible.data_ptr()
-        job[told.TAPS] = tapped.data_ptr()
-        job[told.CHOICE] = 0 if chosen is None else chosen.data_ptr()
-        job[told.FEATURES] = 0 if features is None else _at(features)
-        job[told.LOGITS], job[told.GIVEN] = _at(logits), 0
+        given = 0
         if context is not None and self._context is not None:
             assert context.shape[1] == self._context.product.depth
             context = context.contiguous()
-            job[told.GIVEN] = _at(context)
+            given = _at(context)
         elif context is not None:
             buffers.normed(new)[:, :hidden] = context.numpy()
+        # In one go, in the order of `pass_data.COUNT` and what follows it.
+        job[: told.POSITIONS] = (
+            n,
+            new,
+            start,
+            cache.shape[3],
+            len(taps),
+            count,
+            chosen is not None,
+            len(cos),
+            _at(x),
+            positions.data_ptr(),
+            _at(cos),
+            _at(sin),
+            _at(cache),
+            visible.data_ptr(),
+            tapped.data_ptr(),
+            0 if features is None else _at(features),
+            _at(logits),
+            0 if chosen is None else chosen.data_ptr(),
+            given,
+        )
         if not loops.run(self._model, job, threads):
             raise IndexError(f"a position is not within the {len(cos)} that have rotary factors")
         found = None
