@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dartree_core.draft.supertree import Supertree, ancestors, ancestors_by_squaring
+from dartree_core.draft.supertree import (
+    Supertree,
+    ancestors,
+    ancestors_by_squaring,
+    order_of_arrays,
+    order_of_tensors,
+)
 
 EITHER = pytest.mark.parametrize("find", [ancestors, ancestors_by_squaring])
 
@@ -115,6 +122,12 @@ def test_pruning_twice_is_pruning_once(
     twice.prune(larger)
     twice.prune(smaller)
     assert once.kept.tolist() == twice.kept.tolist()
+
+
+@given(st.lists(st.sampled_from((0.0, -0.5, -1.0, -3e38, -math.inf, math.nan)), max_size=40))
+def test_host_and_accelerator_agree_on_an_order(keys: list[float]) -> None:
+    values = torch.tensor(keys, dtype=torch.float32)
+    assert order_of_arrays(values.numpy()).tolist() == order_of_tensors(values).tolist()
 
 
 def test_a_longer_chain_of_equal_keys_is_cut_from_its_end() -> None:
