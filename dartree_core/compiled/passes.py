@@ -56,7 +56,7 @@ class Layer:
 
     @property
     def products(self) -> tuple[Panels, Panels, Panels, Panels]:
-        """In the order of `pass_told.Weights`."""
+        """In the order of `pass_data.QKV` and what follows it."""
         return self.qkv, self.out, self.gate_up, self.down
 
 
@@ -90,7 +90,7 @@ class Passed(NamedTuple):
 
 
 class _Room(threading.local):
-    """Buffers of passes, a thread's own; see `pass_told.Rows`. They hold the longest pass so far,
+    """Buffers of passes, a thread's own; see `pass_data.Rows`. They hold the longest pass so far,
     and every pass takes their first rows.
 
     Attributes:
