@@ -111,7 +111,7 @@ class Supertree:
 
     def best_path_logps(self, most: int) -> list[float]:
         """Estimates of the `most` best nodes, in the order in which `prune` keeps them."""
-        scores: list[float] = self.estimates[1:][self._order()[:most]].tolist()
+        scores: list[float] = self.estimates[1:][self._order_on_host()[:most]].tolist()
         return scores
 
     def prune(self, budget: int) -> None:
@@ -121,16 +121,22 @@ class Supertree:
         ties to the lower id, which is the parent's: the kept set is closed under "parent of".
         NaN, which overflowing half-precision logits leave behind, counts as the worst key.
         """
-        if self.num_nodes <= budget:
-            return
-        best = self._order()[:budget] + 1
-        self.kept = torch.cat((self.kept[:1], best.sort().values))
+        if self.num_nodes > budget:
+            self._keep(order_of_tensors(self.select[1:])[:budget])
 
-    def _order(self) -> Tensor:
-        """Draft nodes (from 0) by descending key, ties by id."""
+    def prune_on_host(self, budget: int) -> None:
+        """As `prune`, where nothing records what is done."""
+        if self.num_nodes > budget:
+            self._keep(self._order_on_host()[:budget])
+
+    def _keep(self, best: Tensor) -> None:
+        self.kept = torch.cat((self.kept[:1], (best + 1).sort().values))
+
+    def _order_on_host(self) -> Tensor:
+        """Draft nodes (from 0) by descending key, ties by id. On a CPU calling a tensor operation
+        takes longer than what it does here."""
         if self.token.device.type != "cpu":
             return order_of_tensors(self.select[1:])
-        # On the host calling a tensor operation takes longer than what it does here.
         bonus = np.float32(self.depth_bonus) * self.depth.numpy().astype(np.float32)
         return torch.from_numpy(order_of_arrays((self.path_logp.numpy() + bonus)[1:]))
 

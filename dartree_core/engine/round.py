@@ -252,7 +252,7 @@ class Round:
         policy = self.policy
         if policy is not None:
             self.allowed, self.expected = policy.size(tree.best_path_logps(self.tree.limit))
-            tree.prune(self.allowed)
+            tree.prune_on_host(self.allowed)
         elif self.config.method in CHAINS:
             self.allowed = block.num_slots  # as long as its block, whatever a tree may have
         laps.lap("tree_build")

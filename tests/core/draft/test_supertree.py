@@ -124,6 +124,17 @@ def test_pruning_twice_is_pruning_once(
     assert once.kept.tolist() == twice.kept.tolist()
 
 
+@given(parents(), st.lists(st.sampled_from((0.0, -0.5, -0.2)), min_size=40, max_size=40), st.data())
+def test_pruning_on_the_host_keeps_the_same(
+    parent: list[int], steps: list[float], data: st.DataObject
+) -> None:
+    budget, bonus = data.draw(st.integers(1, 45)), data.draw(st.sampled_from((0.0, -0.2, -1.0)))
+    here, there = tree_of(parent, steps, bonus), tree_of(parent, steps, bonus)
+    here.prune_on_host(budget)
+    there.prune(budget)
+    assert here.kept.tolist() == there.kept.tolist()
+
+
 @given(st.lists(st.sampled_from((0.0, -0.5, -1.0, -3e38, -math.inf, math.nan)), max_size=40))
 def test_host_and_accelerator_agree_on_an_order(keys: list[float]) -> None:
     values = torch.tensor(keys, dtype=torch.float32)
