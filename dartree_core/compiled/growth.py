@@ -401,7 +401,7 @@ def grow(logits, hidden, scale, root, given, head, limits, mix, threads):
     types.float32,
     _ROWS,
     _INDICES,
-    types.int64[:, ::1],
+    _TABLE,
     types.int64,
     typeof(_HEAD),
     types.int64,

@@ -40,7 +40,7 @@ class Weights(NamedTuple):
         intermediate: `M`.
         nothing: `[32]`, zeros.
         context_kind, context, context_table: Of the product that makes rows of context.
-        context_norm: `[H]`, of the norm behind it; empty where such rows are given as they are.
+        context_norm: `[H]`, of the norm behind it; of no use where such rows are given.
     """
 
     kind: int

@@ -119,7 +119,7 @@ def test_only_float32_on_a_cpu_is_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     assert not first._lean.compiled
 
 
-def test_other_ownkeep_the_lean_path() -> None:
+def test_other_kernels_keep_the_lean_path() -> None:
     first, _ = both()
     first.compile()
     assert first._lean is not None
