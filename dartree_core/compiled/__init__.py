@@ -7,8 +7,9 @@ path, and the oracle in tests.
 
 From the ground up: `cpu` says what there is, `jit` compiles and keeps, `openmp` enters PyTorch's
 threads, `tiles` are innermost loops, `ranking` finds what is best; `products`, `pass_loops` and
-`growth` use them, `passes` are what models call. `reading` runs on one thread. Nothing here knows a
-model: passes are given layers, growing a tree a head's weights.
+`growth` use them, on what `pass_data` and `growth_data` describe; `passes` are what models call.
+`reading` runs on one thread. Nothing here knows a model: passes are given layers, growing a tree a
+head's weights.
 """
 
 from __future__ import annotations

@@ -11,13 +11,21 @@ tests.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import typeof, types
 
 from dartree_core.compiled import openmp
-from dartree_core.compiled.arrays import Array
+from dartree_core.compiled.growth_data import (
+    ABOVE,
+    FILLED,
+    FRONTIER,
+    LEVELS,
+    NO_HEAD,
+    NO_LIMITS,
+    NODES,
+    Tree,
+    Work,
+)
 from dartree_core.compiled.jit import entry, helper
 from dartree_core.compiled.maths import ONE, ZERO, exp, log_total, sigmoid
 from dartree_core.compiled.products import product, share, whole
@@ -29,9 +37,6 @@ _INDICES, _TABLE = types.int64[::1], types.int64[:, ::1]
 _TWO = np.float32(2)
 _GROUP = 4
 """Rows that `_product` computes at once."""
-_LEVELS, _ABOVE, _FRONTIER, _NODES, _FILLED = range(5)
-"""Where a tree's state is: levels grown, the frontier's first node and how many of it get children,
-nodes in all, best keys so far."""
 
 
 @helper
@@ -61,120 +66,6 @@ def _next_state(given, held, before, after):
         after[i] = fresh + update * (before[i] - fresh)
 
 
-class Head(NamedTuple):
-    """A Domino head's weights, float32 and contiguous; G the state's width, E the embedding's.
-
-    Attributes:
-        kind: Of the weights in panels, see `tiles`; not one of those that round rows.
-        inputs: `[Vd, 3G]`, products of all draft tokens with the GRU's input weights.
-        of_state, of_state_table: Addresses of what a state is multiplied with, `[3G + E, G]` in
-            panels, see `tiles`: the GRU's weights, and the state's half of the correction's
-            first layer.
-        of_nothing: `[3G]`, the GRU's product with a state of zeros, its bias.
-        of_slot, of_slot_table: Addresses of the slot's half of that layer, `[E, H]` in panels.
-        last, last_bias: `[Vd, E]` and `[Vd]`, the correction's last layer.
-        ids: int64 `[Vd]`, target ids of the drafter's rows.
-        prefix_len: First slots that stay uncorrected.
-    """
-
-    kind: int
-    inputs: Array
-    of_state: int
-    of_state_table: int
-    of_nothing: Array
-    of_slot: int
-    of_slot_table: int
-    last: Array
-    last_bias: Array
-    ids: Array
-    prefix_len: int
-
-
-class Limits(NamedTuple):
-    """How large a tree may get.
-
-    Attributes:
-        depths: Levels.
-        size: Candidates of a slot.
-        branch: Children of a node.
-        width: Nodes of a level; of a tree, where `spread`.
-        spread: Spend `width` nodes evenly over the levels, and prune nothing.
-        keep: Nodes of a tree that are to be verified, the best by key.
-        enough: Stop once so many nodes are better than anything deeper could be; 0 for never.
-        bonus: Added per depth to path scores, which makes the keys.
-    """
-
-    depths: int
-    size: int
-    branch: int
-    width: int
-    spread: bool
-    keep: int
-    enough: int
-    bonus: np.float32
-
-
-class _Tree(NamedTuple):
-    """A supertree's columns, see `dartree_core.draft.supertree`; entry 0 is the root.
-    `candidates` is int64 `[depths, size]`."""
-
-    token: Array
-    parent: Array
-    depth: Array
-    draft_rank: Array
-    head_rank: Array
-    draft_logp: Array
-    head_logp: Array
-    path_logp: Array
-    candidates: Array
-
-
-INTEGERS, FLOATS = _Tree._fields[:5], _Tree._fields[5:8]
-"""Columns in the order in which `grow` returns them."""
-
-
-class _Work(NamedTuple):
-    """What threads share while a tree grows; rows of states and scores are the frontier's.
-
-    Attributes:
-        rows: int64 `[depths, size]`, a slot's candidates, the best first.
-        base: `[depths, size]`, their logits.
-        norm: `[depths]`, logs of their exponentials' sums, or of all tokens' where uncorrected.
-        last, last_bias: `[size, E]` and `[size]`, of a slot's candidates.
-        shared: `[depths, >= E]`, of every slot.
-        states, fresh: `[W, G]`, of this level and the next, in turns.
-        carried: `[W, >= 3G + E]`, their products.
-        mixed: `[W, E]`, what the last layer reads; `W` in whole groups.
-        scores, total: `[W, size]`, log-probabilities, and with the paths'.
-        used: bool `[W, size]`.
-        picked, chosen: int64 `[width]`, a level's parents and candidates.
-        values: `[width]`, its path scores.
-        best: `[enough]`, the best keys so far.
-        state: int64, see `_LEVELS`.
-        place: Where threads meet.
-    """
-
-    rows: Array
-    base: Array
-    norm: Array
-    last: Array
-    last_bias: Array
-    shared: Array
-    states: Array
-    fresh: Array
-    carried: Array
-    mixed: Array
-    scores: Array
-    total: Array
-    used: Array
-    picked: Array
-    chosen: Array
-    values: Array
-    best: Array
-    state: Array
-    place: Array
-
-
 @helper
 def _candidates(slot, logits, head, limits, work, tree):
     """The tokens a slot may propose."""
@@ -188,7 +79,7 @@ def _candidates(slot, logits, head, limits, work, tree):
 @helper
 def _score(slot, first, end, head, limits, scale, work, tree):
     """Score the candidates below the frontier's rows from `first`, a group's, to before `end`."""
-    size, mix, above = limits.size, work.mixed.shape[1], work.state[_ABOVE]
+    size, mix, above = limits.size, work.mixed.shape[1], work.state[ABOVE]
     base, norm = work.base[slot], work.norm[slot]
     if slot < head.prefix_len:
         for f in range(first, end):
@@ -218,7 +109,7 @@ def _score(slot, first, end, head, limits, scale, work, tree):
 def _choose(slot, count, head, limits, work, tree):
     """Take the next level's nodes, and tell how many of them get children."""
     state, size = work.state, limits.size
-    frontier, above, nodes = state[_FRONTIER], state[_ABOVE], state[_NODES]
+    frontier, above, nodes = state[FRONTIER], state[ABOVE], state[NODES]
     columns = size if slot >= head.prefix_len else limits.branch
     picked, chosen, values = work.picked, work.chosen, work.values
     total, used = work.total[:frontier, :columns], work.used[:frontier, :columns]
@@ -236,15 +127,15 @@ def _choose(slot, count, head, limits, work, tree):
     frontier = count
     if limits.enough:
         lift = limits.bonus * np.float32(slot + 1)
-        state[_FILLED] = merge(work.best, state[_FILLED], values[:count], lift)
-        if state[_FILLED] == limits.enough:
+        state[FILLED] = merge(work.best, state[FILLED], values[:count], lift)
+        if state[FILLED] == limits.enough:
             # Best first, so those from which anything can come lead the level. NaN compares
             # false: what overflowed is grown to its end.
             least = work.best[limits.enough - 1]
             while frontier > 0 and values[frontier - 1] + lift <= least:
                 frontier -= 1
-    state[_LEVELS], state[_ABOVE], state[_NODES] = slot + 1, nodes + 1, nodes + count
-    state[_FRONTIER] = frontier
+    state[LEVELS], state[ABOVE], state[NODES] = slot + 1, nodes + 1, nodes + count
+    state[FRONTIER] = frontier
 
 
 @helper
@@ -252,8 +143,8 @@ def _count(slot, limits, state):
     """Nodes that the next level gets."""
     count = limits.width
     if limits.spread:
-        count = -((state[_NODES] - limits.width) // (limits.depths - slot))
-    return min(count, state[_FRONTIER] * limits.branch)
+        count = -((state[NODES] - limits.width) // (limits.depths - slot))
+    return min(count, state[FRONTIER] * limits.branch)
 
 
 def _grow(job):
@@ -274,7 +165,7 @@ def _grow(job):
         _next_state(given, head.of_nothing, fresh[0], states[0])
     openmp.meet(work.place, threads)
     for slot in range(limits.depths):
-        frontier, count = state[_FRONTIER], _count(slot, limits, state)
+        frontier, count = state[FRONTIER], _count(slot, limits, state)
         if count <= 0:
             break
         first, last = share(work.carried.shape[1] // PANEL, thread, threads)
@@ -297,7 +188,7 @@ def _grow(job):
         openmp.meet(work.place, threads)
         if slot + 1 == limits.depths:
             break
-        for n in range(thread, state[_FRONTIER], threads):
+        for n in range(thread, state[FRONTIER], threads):
             row, above = work.rows[slot, work.chosen[n]], work.picked[n]
             _next_state(head.inputs[row], work.carried[above], states[above], fresh[n])
         openmp.meet(work.place, threads)
@@ -305,20 +196,6 @@ def _grow(job):
 
 
 _together = openmp.crew(_grow)
-_HEAD = Head(
-    kind=0,
-    inputs=np.zeros((1, 1), np.float32),
-    of_state=0,
-    of_state_table=0,
-    of_nothing=np.zeros(1, np.float32),
-    of_slot=0,
-    of_slot_table=0,
-    last=np.zeros((1, 1), np.float32),
-    last_bias=np.zeros(1, np.float32),
-    ids=np.zeros(1, np.int64),
-    prefix_len=0,
-)
-_LIMITS = Limits(0, 0, 0, 0, False, 0, 0, np.float32(0))
 
 
 @entry(
@@ -327,8 +204,8 @@ _LIMITS = Limits(0, 0, 0, 0, False, 0, 0, np.float32(0))
     types.float32,
     types.int64,
     _ROW,
-    typeof(_HEAD),
-    typeof(_LIMITS),
+    typeof(NO_HEAD),
+    typeof(NO_LIMITS),
     types.int64,
     types.int64,
 )
@@ -341,20 +218,20 @@ def grow(logits, hidden, scale, root, given, head, limits, mix, threads):
         scale: float32, of corrections.
         root: The last committed token.
         given: float32 `[3G]`, its product with the GRU's input weights.
-        head: See `Head`.
-        limits: See `Limits`.
+        head: See `growth_data.Head`.
+        limits: See `growth_data.Limits`.
         mix: E.
         threads: Who share the work.
 
     Returns:
-        Columns int64 `[5, N + 1]` and float32 `[3, N + 1]` of a `_Tree`, ids of nodes to be
-        verified, the root's included, int64 `[kept]`, and candidates int64 `[levels, size]`.
+        Columns int64 `[5, N + 1]` and float32 `[3, N + 1]` of a `growth_data.Tree`, ids of nodes
+        to be verified, the root's included, int64 `[kept]`, and candidates int64 `[levels, size]`.
     """
     depths, size, width = limits.depths, limits.size, limits.width
     most = width if limits.spread else width * depths
     integers, floats = np.zeros((5, most + 1), np.int64), np.zeros((3, most + 1), np.float32)
     gates, padded = len(given), (width + _GROUP - 1) // _GROUP * _GROUP
-    tree = _Tree(
+    tree = Tree(
         integers[0],
         integers[1],
         integers[2],
@@ -367,8 +244,8 @@ def grow(logits, hidden, scale, root, given, head, limits, mix, threads):
     )
     tree.token[0], tree.parent[0] = root, -1
     state = np.zeros(8, np.int64)
-    state[_FRONTIER] = 1
-    work = _Work(
+    state[FRONTIER] = 1
+    work = Work(
         rows=np.empty((depths, size), np.int64),
         base=np.empty((depths, size), np.float32),
         norm=np.empty(depths, np.float32),
@@ -390,9 +267,9 @@ def grow(logits, hidden, scale, root, given, head, limits, mix, threads):
         place=np.zeros(openmp.MEETING, np.int64),
     )
     _together((logits, hidden, scale, given, head, limits, work, tree), threads)
-    end = state[_NODES] + 1
+    end = state[NODES] + 1
     kept = best_nodes(tree.path_logp[:end], tree.depth[:end], limits.keep, limits.bonus)
-    return integers[:, :end], floats[:, :end], kept, tree.candidates[: state[_LEVELS]]
+    return integers[:, :end], floats[:, :end], kept, tree.candidates[: state[LEVELS]]
 
 
 @entry(
@@ -403,7 +280,7 @@ def grow(logits, hidden, scale, root, given, head, limits, mix, threads):
     _INDICES,
     _TABLE,
     types.int64,
-    typeof(_HEAD),
+    typeof(NO_HEAD),
     types.int64,
 )
 def follow(logits, hidden, scale, given, path, rivals, first, head, mix):

@@ -15,7 +15,7 @@ from dartree_core.compiled import pass_data as told
 from dartree_core.compiled import pass_loops as loops
 from dartree_core.compiled.arrays import Array, room
 from dartree_core.compiled.openmp import MEETING
-from dartree_core.compiled.products import Panels, code_width, crew_size
+from dartree_core.compiled.products import Panels, code_width, crew_size, whole
 from dartree_core.compiled.tiles import MOST, PANEL
 
 _APART = 16
@@ -103,14 +103,14 @@ class _Room(threading.local):
         self._head_dim = width
         self._widths = {
             told.GIVEN_CODES: int(model[told.GIVEN_CODES_WIDTH]),
-            told.NORMED_ROWS: _whole(shape.hidden) + _APART,
-            told.QKV_ROWS: _whole((heads + 2 * shape.kv_heads) * width),
+            told.NORMED_ROWS: whole(shape.hidden) + _APART,
+            told.QKV_ROWS: whole((heads + 2 * shape.kv_heads) * width),
             told.CODES: int(model[told.CODES_WIDTH]),
             told.QUERIES: heads * width,
             told.MIXED: heads * width + _APART,
             told.GATED: shape.intermediate + _APART,
-            told.DELTA: _whole(shape.hidden),
-            told.GATE_UP_ROWS: _whole(2 * shape.intermediate),
+            told.DELTA: whole(shape.hidden),
+            told.GATE_UP_ROWS: whole(2 * shape.intermediate),
         }
         self._rows = self._threads = self._positions = 0
         self._held: dict[int, Array] = {told.PLACE: np.zeros(MEETING, np.int64)}
@@ -125,7 +125,7 @@ class _Room(threading.local):
         if threads > self._threads or end > self._positions:
             self._threads = max(threads, self._threads)
             if end > self._positions:
-                self._positions = _whole(max(end, self._positions * 3 // 2))
+                self._positions = whole(max(end, self._positions * 3 // 2))
             width = self._head_dim
             self._held |= {
                 told.SCORES: room(self._threads, MOST, self._positions + _APART),
@@ -351,8 +351,3 @@ def _line_up(products: Sequence[Panels]) -> None:
         place[:] = p.weights
         p.weights = place
         at += place.nbytes
-
-
-def _whole(width: int) -> int:
-    """As wide as whole panels."""
-    return -(-width // PANEL) * PANEL

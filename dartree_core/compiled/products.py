@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numba import typeof, types
+from numba.extending import register_jitable
 from torch import Tensor
 
 from dartree_core.compiled import cpu, openmp
@@ -64,9 +65,9 @@ class Job(NamedTuple):
     place: Array
 
 
-@helper
-def whole(width):
-    """As wide as whole panels."""
+@register_jitable
+def whole(width: int) -> int:
+    """As wide as whole panels; for Python, too."""
     return (width + PANEL - 1) // PANEL * PANEL
 
 

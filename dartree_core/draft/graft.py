@@ -182,7 +182,7 @@ class Grafter:
         if not any(changed):
             return tree
         joined = columns.join(tree)
-        joined.prune(limit)
+        joined.prune_on_host(limit)
         return joined
 
     def _share(self, match: Match, step: int, *, lacked: bool) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dartree_core.compiled import fits, growth
 from dartree_core.compiled.arrays import Array, array
+from dartree_core.compiled.growth_data import FLOATS, INTEGERS, Head, Limits
 from dartree_core.compiled.products import Panels, crew_size
 from dartree_core.config import Method, TreeConfig
 from dartree_core.draft.builders.dartree import expansion
@@ -80,7 +81,7 @@ class CompiledGrowth:
         self._of_slot = Panels(w1[:, :width], first.bias, kept)
         names = ("of_state", "of_state_table", "of_slot", "of_slot_table")
         addresses = (*self._of_state.addresses, *self._of_slot.addresses)
-        self._head = growth.Head(
+        self._head = Head(
             kind=self._of_state.kind,
             inputs=array(head.inputs),
             **dict(zip(names, addresses, strict=True)),
@@ -131,8 +132,8 @@ class CompiledGrowth:
         ]
         bonus = 0.0 if limits.spread else tree.depth_bonus
         return Supertree(
-            **dict(zip(growth.INTEGERS, integers.unbind(), strict=True)),
-            **dict(zip(growth.FLOATS, floats.unbind(), strict=True)),
+            **dict(zip(INTEGERS, integers.unbind(), strict=True)),
+            **dict(zip(FLOATS, floats.unbind(), strict=True)),
             kept=kept,
             depth_bonus=bonus,
             candidates=listed,
@@ -176,7 +177,7 @@ class CompiledGrowth:
 
     def _limits(
         self, method: Method, block: BlockDraft, tree: TreeConfig, depth: int, enough: int | None
-    ) -> growth.Limits:
+    ) -> Limits:
         branch = expansion(block, self._lean, tree)
         size = min(block.base_logits.shape[1], max(tree.expansion_k, tree.candidates))
         spread = method == "dartree-fixed"
@@ -186,7 +187,7 @@ class CompiledGrowth:
             # Whoever has as many betters on its own level is not among the best.
             width = min(width, most)
         bonus = np.float32(tree.depth_bonus)
-        return growth.Limits(depth, size, branch, width, spread, tree.limit, most, bonus)
+        return Limits(depth, size, branch, width, spread, tree.limit, most, bonus)
 
     def _row_of(self, token: int) -> int:
         """The token's row of the draft vocabulary, or -1."""
