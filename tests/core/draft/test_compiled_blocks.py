@@ -17,6 +17,8 @@ from dartree_core.models import kernels
 from tests.core import tiny
 
 ROOT = torch.tensor([7])
+ROUNDED = ("panels-int8", "panels-bf16")
+"""Kernels that round what they read."""
 
 
 def features(count: int, seed: int = 0) -> torch.Tensor:
@@ -25,13 +27,20 @@ def features(count: int, seed: int = 0) -> torch.Tensor:
 
 
 def both(context: str = "panels-fp32", **options: Any) -> tuple[Drafter, Drafter]:
-    """A lean drafter, and a compiled one of the same weights, `context` on such a kernel."""
+    """A lean drafter, and a compiled one of the same weights, `context` on such a kernel; where
+    that rounds, the lean one's is, too."""
     if not compiled.shares():
         pytest.skip("compiled code cannot share PyTorch's threads here")
+    device = torch.device("cpu")
+    if context == "panels-int8" and context not in kernels.rounding(device):
+        pytest.skip("this CPU has no 8-bit products")
+    if context == "panels-bf16" and not kernels.has_bfloat16():
+        pytest.skip("this CPU multiplies no bfloat16")
     first = tiny.drafter(tiny.target("llama"), **options)
     weights = first.backbone.state_dict()
     second = copy.copy(first)
-    chosen = DraftKernels(), DraftKernels(context, "panels-fp32")
+    oracle = DraftKernels(context if context in ROUNDED else "dense")
+    chosen = oracle, DraftKernels(context, "panels-fp32")
     for drafter, own in zip((first, second), chosen, strict=True):
         drafter.backbone = DFlashBackbone(drafter.spec).requires_grad_(False)
         drafter.backbone.load_state_dict(weights)
@@ -52,8 +61,9 @@ def both(context: str = "panels-fp32", **options: Any) -> tuple[Drafter, Drafter
         {"shift_label": True},
         {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
         {"context": "dense"},
+        *({"context": kernel, "shift_label": True} for kernel in ROUNDED),
     ],
-    ids=["plain", "shifted", "windows", "mixed"],
+    ids=["plain", "shifted", "windows", "mixed", *ROUNDED],
 )
 def test_rounds_of_context_and_block_equal_the_lean_path(options: dict[str, Any]) -> None:
     pair = both(**options)

@@ -64,16 +64,20 @@ class Case:
         reduced: bool = False,
         state: int = 12,
         scale: float = 1.0,
+        rounded: bool = False,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         ids = torch.randperm(WORDS, generator=generator)[:known] if reduced else None
         vocabulary = DraftVocabulary(known, ids)
         head = head_of(known, seed, prefix=prefix, biases=biases, state=state)
+        if rounded:
+            for p in head.parameters():
+                p.data = p.data.half().float()
         self.logits = 2 * torch.randn(slots, known, generator=generator)
         hidden = torch.randn(slots, tiny.HIDDEN, generator=generator)
         self.block = BlockDraft(hidden, self.logits, vocabulary, scale)
         self.head = head.lean(vocabulary.target_ids(torch.device("cpu")), embed, "dense")
-        self.loops = CompiledGrowth(self.head, vocabulary, embed)
+        self.loops = CompiledGrowth(self.head, vocabulary, embed, rounded=rounded)
         self.root = torch.tensor([seed % WORDS])
 
     def both(
@@ -141,6 +145,14 @@ def test_the_same_trees(
     case = Case(known, slots, seed, state=state, **options)
     tree = TreeConfig(**settings_of_tree)
     assert_same(*case.both(method, tree, max(1, slots - cut), enough))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_that_float16_holds_grow_the_same_in_it(method: Method, seed: int) -> None:
+    case = Case(known=80, slots=6, seed=seed, state=24, biases=True, rounded=True)
+    assert case.loops._of_state.weights.dtype == np.float16
+    assert_same(*case.both(method, TreeConfig(budget=24, width=8), 6))
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
