@@ -227,13 +227,12 @@ def _printer(decoder: Decoder, output: Format, quiet: bool) -> Iterator[Any]:
 
 def _stream_writer(decoder: Decoder) -> Any:
     from dartree_core.pieces import TokenTexts
-    from dartree_core.trace import Recorder, to_line
+    from dartree_core.trace import Recorder
 
     recorder = Recorder(TokenTexts(decoder.tokenizer))
 
     def write(event: Event) -> None:
-        for record in recorder.records(event):
-            sys.stdout.buffer.write(to_line(record))
+        sys.stdout.buffer.write(recorder.lines(event))
         sys.stdout.buffer.flush()
 
     return write

@@ -41,11 +41,11 @@ class Output:
         """Write a record. A reader that is gone ends the process: nobody is left to work for."""
         with self._lock:
             if isinstance(record, Reply):
-                lines = [to_line(encode_reply(record))]
+                lines = to_line(encode_reply(record))
             else:
-                lines = [to_line(body) for body in self._recorder.records(record)]
+                lines = self._recorder.lines(record)
             try:
-                self._pipe.write(b"".join(lines))
+                self._pipe.write(lines)
                 self._pipe.flush()
             except OSError:
                 end_process(0)

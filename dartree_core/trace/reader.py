@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+import orjson
+
 from dartree_core.errors import TraceError
 from dartree_core.events import SCHEMA_VERSION, Event, RunStarted, decode
 from dartree_core.pieces import TokenText
@@ -66,7 +68,7 @@ class EventDecoder:
 
     def _parse(self, line: bytes | str) -> dict[str, Any] | None:
         try:
-            record = json.loads(line)
+            record = loads(line)
         except (ValueError, RecursionError) as error:
             if line[-1:] not in (b"\n", "\n"):
                 self.cut = True
@@ -159,6 +161,20 @@ class TraceReader:
         self.close()
 
 
+def loads(line: bytes | str) -> Any:
+    """The value of a line of JSON.
+
+    Raises:
+        ValueError: it is none. NaN and halves of surrogate pairs are let through: other programs
+            write them.
+        RecursionError: it is nested without measure.
+    """
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line)
+
+
 def read_header(decoder: EventDecoder, line: bytes) -> RunStarted:
     """Decode a trace's first line.
 
@@ -170,7 +186,7 @@ def read_header(decoder: EventDecoder, line: bytes) -> RunStarted:
             f"{decoder.name} is empty.", "Was the run ended before it began? Record it again."
         )
     try:
-        record = json.loads(line)
+        record = loads(line)
     except (ValueError, RecursionError):
         record = None
     if record is None and line.startswith(b"{") and not line.endswith(b"\n"):

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+import orjson
+
 from dartree_core.events import (
     BlockDrafted,
     DepthExpanded,
@@ -93,6 +95,10 @@ class Recorder:
             out.insert(1 if isinstance(event, RunStarted) else 0, vocab)
         return out
 
+    def lines(self, event: Event) -> bytes:
+        """The same as lines of a trace, which is all that most want of it."""
+        return b"".join(map(_line, self.records(event)))
+
 
 def records(events: Iterable[Event], token_text: TokenTextFn) -> Iterator[dict[str, Any]]:
     """The stream of records that a trace of `events` consists of."""
@@ -110,3 +116,11 @@ def to_line(record: Mapping[str, Any]) -> bytes:
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # UTF-8 has no lone surrogates; their backslash escape happens to be JSON's own.
     return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    """`to_line` for what `encode` made, which holds no float that is not finite."""
+    try:
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # a lone surrogate, or more than 64 bits
+        return to_line(record)

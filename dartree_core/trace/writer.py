@@ -12,7 +12,7 @@ from typing import BinaryIO, Self
 from dartree_core.errors import TraceError
 from dartree_core.events import Event, RunStarted
 from dartree_core.pieces import TokenTextFn
-from dartree_core.trace.records import Recorder, to_line
+from dartree_core.trace.records import Recorder
 
 
 def open_private(path: Path) -> BinaryIO:
@@ -38,7 +38,7 @@ def open_private(path: Path) -> BinaryIO:
 class TraceWriter:
     """Writes events to a file, line by line; compressed when the name ends in `.gz`.
 
-    Every line is flushed, compressed or not, so a killed process loses at most the line it was
+    Every event is flushed, compressed or not, so a killed process loses at most the one it was
     writing. The file has mode 0600, since it holds prompts.
 
     Args:
@@ -72,9 +72,8 @@ class TraceWriter:
             raise ValueError(f"a trace starts with RunStarted, not {type(event).__name__}")
         self._begun = True
         try:
-            for record in self._recorder.records(event):
-                self._out.write(to_line(record))
-                self._out.flush()
+            self._out.write(self._recorder.lines(event))
+            self._out.flush()
         except OSError as error:
             raise self._fault(error) from error
 

@@ -62,8 +62,7 @@ class FakeEngine:
         if isinstance(record, Reply):
             yield to_line(encode_reply(record))
             return
-        for body in self._recorder.records(record):
-            yield to_line(body)
+        yield from self._recorder.lines(record).splitlines(keepends=True)
 
     def _load(
         self, request: Load, progress: Callable[[LoadProgress], None]

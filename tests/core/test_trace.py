@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ from dartree_core.events import (
 from dartree_core.pieces import TokenText
 from dartree_core.trace import (
     EventDecoder,
+    Recorder,
     TraceIndex,
     TraceReader,
     TraceWriter,
@@ -46,6 +48,7 @@ from dartree_core.trace import (
     to_line,
     token_ids,
 )
+from dartree_core.trace.reader import loads
 from tests.core.strategies import example_run, runs, token_text
 
 SUFFIXES = pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
@@ -145,6 +148,26 @@ def test_lone_surrogates_survive(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") == 1
     with TraceReader(path) as reader:
         assert reader.header.prompt == header.prompt
+
+
+@given(runs())
+def test_lines_of_a_recorder_are_its_records(events: list[Event]) -> None:
+    def text(token: int) -> TokenText:
+        return TokenText(f"\ud800{token}" if token % 7 == 0 else f" é{token}\n")
+
+    quick, plain = Recorder(text), Recorder(text)
+    for event in events:
+        lines = quick.lines(event)
+        assert lines.endswith(b"\n")
+        found = [json.loads(line) for line in lines.splitlines()]
+        assert found == [json.loads(to_line(record)) for record in plain.records(event)]
+
+
+def test_what_other_programs_write_as_json_is_read() -> None:
+    assert loads(b'{"a":"\\ud800"}\n') == {"a": "\ud800"}
+    assert math.isnan(loads(b'{"a":NaN}')["a"])
+    with pytest.raises(ValueError, match="Expecting"):
+        loads(b'{"a":1')
 
 
 @given(st.dictionaries(st.integers(0, 10**6), st.binary(max_size=6).map(TokenText.of_bytes)))
@@ -542,14 +565,14 @@ def test_an_index_parses_no_round_it_is_not_asked_for(monkeypatch: pytest.Monkey
     lines = [to_line(encode(one) | {"turn": 0, "round": n}) for n in range(5000)]
     data = io.BytesIO(header_line() + b"".join(lines))
     parsed = 0
-    loads = json.loads
+    loads = orjson.loads
 
     def counting(*args: Any) -> Any:
         nonlocal parsed
         parsed += 1
         return loads(*args)
 
-    monkeypatch.setattr(json, "loads", counting)
+    monkeypatch.setattr(orjson, "loads", counting)
     index = TraceIndex(data)
     assert len(index.turn(0)) == 5000
     before = parsed

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from dartree_core.tree import DraftTree
+from dartree_core.tree import DraftTree, rounded
 from tests.core.strategies import accepted_path, trees
 
 
@@ -72,6 +73,17 @@ def test_floats_are_rounded_and_what_is_not_finite_becomes_nan() -> None:
     back = DraftTree.from_dict(data)
     assert back.target_logp is not None
     assert [math.isnan(x) for x in back.target_logp] == [False, True, True, False]
+
+
+@given(st.lists(st.floats(width=32) | st.floats(-20, 0), max_size=20))
+def test_rounded_floats_are_the_nearest_of_four_decimals(column: list[float]) -> None:
+    for x, got in zip(column, rounded(column), strict=True):
+        if not math.isfinite(x):
+            assert got is None
+        else:
+            assert got is not None
+            assert got == round(got, 4)
+            assert abs(got - x) <= 0.5e-4 * (1 + 1e-9) + abs(x) * 1e-15
 
 
 def test_unknown_columns_are_ignored() -> None:
