@@ -17,11 +17,11 @@ from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dartree_tui.palette import Palette
 from dartree_tui.vocab import Words
+from dartree_tui.widgets.line_view import LineView
 from dartree_tui.widgets.rounds import BONUS, NodeState, RoundLike, RoundView, view_of
 from dartree_tui.widgets.spans import Spans, joined
 
@@ -60,7 +60,7 @@ class NodeOpened(Message):
         return self.view
 
 
-class TreeView(ScrollView, can_focus=True):
+class TreeView(LineView):
     """A scrolling drawing of one round.
 
     Attributes:
@@ -70,8 +70,6 @@ class TreeView(ScrollView, can_focus=True):
         placeholder: What an empty view says.
         lines_built: How many lines were drawn so far rather than remembered (for profiling).
     """
-
-    DEFAULT_CSS = "TreeView { scrollbar-size: 1 1; }"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("h,left", "move('parent')", "parent", show=False, id="tree.parent"),
@@ -275,8 +273,15 @@ class TreeView(ScrollView, can_focus=True):
         self.refresh()
 
     def _measure(self) -> None:
-        self._measured = self.scrollable_content_region.size
-        self.virtual_size = Size(0, 0) if self.shown is None else self.measure(self._measured)
+        size = self._measured = self.scrollable_content_region.size
+        drawing = Size(0, 0) if self.shown is None else self.measure(size)
+        # A bar that came stays: rounds differ in what they need, the drawing would jump at each,
+        # and each time the whole screen would be arranged anew.
+        if drawing.width > size.width:
+            self.styles.overflow_x = "scroll"
+        if drawing.height > size.height:
+            self.styles.overflow_y = "scroll"
+        self.virtual_size = drawing
 
     def _measure_again(self) -> None:
         if self.scrollable_content_region.size != self._measured:
@@ -365,6 +370,7 @@ class TreeView(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         """Lay out again for the new size."""
+        self.styles.overflow_x = self.styles.overflow_y = "auto"
         self._redraw(layout=True)
 
 

@@ -240,6 +240,30 @@ async def test_wide_and_torn_tokens_keep_their_column():
             assert cell_len(text[:glyph]) == start
 
 
+async def test_bars_that_came_stay_until_the_pane_changes():
+    """Rounds differ in what they need; the drawing would jump, and be arranged anew, at each."""
+    app = Stage(TreeGrid())
+    async with app.run_test(size=(60, 9)) as pilot:
+        grid = app.widget
+        grid.show_round(plain_round(), VOCAB)
+        await pilot.pause()
+        assert not grid.show_horizontal_scrollbar
+        assert not grid.show_vertical_scrollbar
+        grid.show_round(wide_round(), VOCAB)
+        await pilot.pause()
+        assert grid.show_horizontal_scrollbar
+        assert grid.show_vertical_scrollbar
+        grid.show_round(plain_round(), VOCAB)
+        await pilot.pause()
+        assert grid.show_horizontal_scrollbar
+        assert grid.show_vertical_scrollbar
+        assert grid.max_scroll_x == grid.max_scroll_y == 0
+        await pilot.resize_terminal(100, 12)
+        await pilot.pause()
+        assert not grid.show_horizontal_scrollbar
+        assert not grid.show_vertical_scrollbar
+
+
 async def test_a_redraw_builds_no_more_lines_than_the_viewport_has():
     app = Stage(TreeGrid())
     async with app.run_test(size=(120, 24)) as pilot:
