@@ -8,7 +8,7 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.geometry import Offset
 from textual.message import Message
 from textual.selection import Selection
@@ -20,6 +20,7 @@ from dartree_tui.palette import Palette
 from dartree_tui.places import place_in_source
 from dartree_tui.store import Turn
 from dartree_tui.widgets.figures import amount
+from dartree_tui.widgets.still import Still, StillLine, StillMarkdown, StillText
 from dartree_tui.widgets.visible import visible
 
 REASONS = {
@@ -50,7 +51,7 @@ class CharacterChosen(Message):
     char: int
 
 
-class SourceView(Static):
+class SourceView(StillText):
     """The answer's own text, each piece shaded by where it came from.
 
     Of a very long answer only a window is shown, around the marked round or at the end.
@@ -110,8 +111,10 @@ def shaded(turn: Turn, palette: Palette, round_: int | None, first: int, last: i
     return out
 
 
-class AnswerView(Vertical):
+class AnswerView(Vertical, Still):
     """A turn in the chat. `sync` brings it up to date."""
+
+    BLANK = True
 
     DEFAULT_CSS = """
     AnswerView { height: auto; margin: 0 0 1 0; }
@@ -122,8 +125,7 @@ class AnswerView(Vertical):
     AnswerView Markdown {
         width: 1fr; height: auto; margin: 0; padding: 0; background: transparent;
     }
-    AnswerView Markdown > * { margin: 0 0 1 0; }
-    AnswerView Markdown > *:last-child { margin: 0; }
+    AnswerView Markdown > * { margin: 1 0 0 0; }
     AnswerView SourceView { width: 1fr; height: auto; }
     AnswerView .facts { color: $dim; padding: 0 0 0 5; height: auto; }
     AnswerView.-replaced .said, AnswerView.-replaced Markdown { opacity: 60%; }
@@ -141,14 +143,14 @@ class AnswerView(Vertical):
         """Question, answer twice over, facts."""
         fresh = self.turn.continues is None
         if fresh:
-            with Horizontal(classes="line"):
-                yield Static("you", classes="who")
-                yield Static(visible(self.turn.prompt), classes="said you", markup=False)
-        with Horizontal(classes="line"):
-            yield Static("ai" if fresh else "…", classes="who")
-            yield Markdown(open_links=False)
+            with StillLine(classes="line"):
+                yield StillText("you", classes="who")
+                yield StillText(visible(self.turn.prompt), classes="said you", markup=False)
+        with StillLine(classes="line"):
+            yield StillText("ai" if fresh else "…", classes="who")
+            yield StillMarkdown()
             yield SourceView()
-        yield Static("", classes="facts", markup=False)
+        yield StillText("", classes="facts", markup=False)
 
     async def sync(self, shade: bool, round_: int | None) -> None:
         """Show what has come since.
@@ -187,6 +189,9 @@ class AnswerView(Vertical):
             # Not by a stream of Textual's: its task would write after the frame it belongs to.
             await markdown.append(visible(text[self._written :]))
         self._written = len(text)
+        # By a rule about first children, each new block would have all of them styled again.
+        for block in markdown.children[:1]:
+            block.styles.margin = 0
 
     def line_of(self, round_: int) -> int:
         """The view's line on which a round's text begins, while the source is shown."""

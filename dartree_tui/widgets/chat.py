@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from dartree_tui.store import Store, Turn
 from dartree_tui.widgets.answer import AnswerView
+from dartree_tui.widgets.still import Still
 from dartree_tui.widgets.visible import visible
 
 KEEP_TURNS = 40
@@ -25,8 +26,10 @@ WELCOME = (
 )
 
 
-class ChatLog(VerticalScroll, can_focus=True):
+class ChatLog(VerticalScroll, Still, can_focus=True):
     """All turns of a store, the newest at the bottom."""
+
+    BLANK = True
 
     DEFAULT_CSS = """
     ChatLog { padding: 0 1; scrollbar-size-vertical: 1; background: transparent; }
