@@ -116,7 +116,8 @@ class DartreeApp(ThemedApp):
         # The shell writes a line of its own when the app comes back from ctrl+z.
         self.app_resume_signal.subscribe(self, lambda _: self.set_timer(0.2, self._redraw_all))
         self.call_after_refresh(self._begin)
-        self.set_interval(1 / self.client.settings.ui.frames_per_second, self._tick)
+        pause = 1 / self.client.settings.ui.frames_per_second
+        self.run_worker(self._beat(pause), group="beat")
         if self._in_terminal and not self.is_headless:
             self.set_interval(CHECK_SECONDS, self._end_without_terminal)
             heed(self._end)
@@ -145,6 +146,13 @@ class DartreeApp(ThemedApp):
         nodes = [self, self.main, *self.main.query("*")]
         return {b.id for node in nodes for _, b in node._bindings if b.id is not None}
 
+    async def _beat(self, seconds: float) -> None:
+        """Look at what came, for as long as the app runs. A timer of Textual's sends a message
+        each time, which costs more than looking does."""
+        while True:
+            await asyncio.sleep(seconds)
+            await self._tick()
+
     async def _tick(self, whole: bool = False) -> None:
         async with self._painting:
             try:
@@ -157,8 +165,14 @@ class DartreeApp(ThemedApp):
         if not self.is_running or not self.screen_stack:
             return
         self._ticks += 1
-        if self.pace.tight and self._ticks % 3 and not (whole or self._wanted):
-            return  # frames are a second apart: looking at what came need not happen ten times
+        at_work = self.client.status in AT_WORK and not self.client.stepping
+        limited = at_work and self.client.shares_cores
+        self._blink(not limited)
+        hurry = whole or self._wanted or self.client.intake.news
+        self.client.intake.unhurried = limited
+        # Before what came is looked at: that, too, costs less all at once.
+        if not self.pace.due(limited=limited and not hurry):
+            return
         now = time.perf_counter()
         seconds, self._last_tick = now - self._last_tick, now
         behind = self.behind
@@ -180,11 +194,6 @@ class DartreeApp(ThemedApp):
             self._rested = True  # models or a whole trace are loaded
             if self._in_terminal and not self.is_headless:  # elsewhere others share the process
                 leave_alone_what_exists()
-        running = self.client.status in AT_WORK and not self.client.stepping
-        limited = running and self.client.shares_cores
-        self._blink(not limited)
-        if not self.pace.due(limited=limited and not self._wanted and not whole):
-            return
         with self.batch_update():  # one arrangement of the screen a frame, not one a widget
             for screen in self.screen_stack:
                 paint = getattr(screen, "paint", None)

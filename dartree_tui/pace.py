@@ -22,7 +22,7 @@ SPARE = 0.1
 MOST = 0.03
 """Seconds of work that can be saved up, so that a question is answered at once."""
 
-LONGEST = 1.4
+LONGEST = 1.8
 """Seconds after which a frame is due whatever it costs: a view must not look dead."""
 
 
@@ -72,7 +72,7 @@ class Pace:
         share: Of one core; see `share_of`.
 
     Attributes:
-        tight: True when the last frame was drawn on credit: what can wait should.
+        tight: True when the last frame was drawn on credit: the next should be a small one.
     """
 
     def __init__(
@@ -105,14 +105,6 @@ class Pace:
             return False
         self._drawn = now
         return True
-
-
-WORDS_EVERY = 0.25
-"""Seconds between two writings of text and figures while something decodes: text that changes
-height makes the whole screen be arranged anew."""
-
-TIGHT_WORDS_EVERY = 2.7
-"""The same where frames are drawn on credit: text is most of what a frame costs."""
 
 
 class Interval:

@@ -127,6 +127,11 @@ async def watch_themes(
     else:
         folders.append(own)
     async for _ in awatch(
-        *folders, watch_filter=TomlOnly(), stop_event=stop, debounce=150, recursive=False
+        *folders,
+        watch_filter=TomlOnly(),
+        stop_event=stop,
+        debounce=600,
+        step=300,  # milliseconds; each step wakes this process up
+        recursive=False,
     ):
         yield load_themes(own)

@@ -15,12 +15,16 @@ from dartree_core.events import (
     DepthExpanded,
     Event,
     LoadProgress,
+    PrefillDone,
     RoundDone,
+    RunStarted,
     TreePruned,
     TreeVerified,
+    TurnStarted,
 )
 from dartree_core.pieces import TokenText
 from dartree_core.trace import EventDecoder
+from dartree_core.trace.records import VOCAB
 from dartree_core.worker_protocol import Reply, decode_reply
 from dartree_tui.spool import Spool
 
@@ -33,6 +37,12 @@ def _start(kind: type[Event] | type[Reply]) -> bytes:
 _REPLY = _start(Reply)
 _ROUND = _start(RoundDone)
 _STAGES = tuple(map(_start, (BlockDrafted, DepthExpanded, TreePruned, TreeVerified)))
+_QUIET = (
+    *map(_start, (RunStarted, TurnStarted, PrefillDone, RoundDone, LoadProgress)),
+    *_STAGES,
+    f'{{"kind":"{VOCAB}"'.encode(),
+)
+"""What comes while a turn goes its way, or models load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,12 @@ class Intake:
         spool: Where events are kept, if anywhere.
         words: Token id to text; filled as the source tells.
         skip: Events that are neither kept nor given on.
+
+    Attributes:
+        news: True while something waits that is to be taken soon: a reply, the end of a turn or
+            of the source, what there was no time for.
+        unhurried: Set by whoever takes, when rounds may come in heaps. A source can then sleep
+            longer.
     """
 
     def __init__(
@@ -73,6 +89,8 @@ class Intake:
         self._decoder.vocab = words
         self._queue: deque[tuple[Record, int] | bytes] = deque()
         self._damaged = False
+        self.news = False
+        self.unhurried = False
         # Rounds queued unread and rounds taken: each is counted by one thread alone.
         self._came = 0
         self._taken = 0
@@ -102,6 +120,8 @@ class Intake:
         if raw.startswith(_ROUND):
             self._came += 1
         self._queue.append(raw)
+        if not raw.startswith(_QUIET):
+            self.news = True
 
     def _read(self, raw: bytes, offset: int | None) -> tuple[Record, int] | None:
         try:
@@ -133,6 +153,7 @@ class Intake:
     def end(self, lost: Lost) -> None:
         """The source is gone."""
         self._queue.append((lost, -1))
+        self.news = True
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -140,6 +161,7 @@ class Intake:
     def take(self, seconds: float) -> Iterator[tuple[Record, int]]:
         """Queued records in order, for at most so long; the rest stays queued."""
         deadline = time.perf_counter() + seconds
+        self.news = False
         while self._queue and time.perf_counter() < deadline:
             item = self._queue.popleft()
             if isinstance(item, bytes) and self._is_past(item):
@@ -149,3 +171,5 @@ class Intake:
                 continue
             self._damaged = isinstance(found[0], Lost)  # whatever follows an end is noise
             yield found
+        if self._queue:
+            self.news = True

@@ -29,6 +29,10 @@ _CHUNK = 1 << 16
 _NAP = 0.04
 """Seconds between two readings of little: waking up for every line would interrupt the decoder
 as often."""
+_LONG_NAP = 0.2
+"""The same while nobody is in a hurry, where the pipe holds what comes meanwhile."""
+_ROOM = 1 << 20
+"""Bytes that such a pipe holds: a second of the largest trees."""
 
 Start: TypeAlias = Callable[[], "subprocess.Popen[bytes]"]
 
@@ -117,12 +121,13 @@ class ProcessEngine:
     def _read(self, process: subprocess.Popen[bytes], intake: Intake) -> None:
         assert process.stdout is not None
         rest = b""
+        nap = _LONG_NAP if _widened(process.stdout) else _NAP
         while chunk := process.stdout.read1(_CHUNK):  # type: ignore[attr-defined]
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 intake.later(line + b"\n")
             if len(chunk) < _CHUNK // 4:
-                time.sleep(_NAP)
+                time.sleep(nap if intake.unhurried else _NAP)
         # What is left in `rest` was cut off with everything after it: the end says so.
         code = process.wait()
         if not self._closing:
@@ -157,6 +162,17 @@ def _start(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         stderr=log,
         start_new_session=True,
     )
+
+
+def _widened(pipe: IO[bytes]) -> bool:
+    """Let a pipe hold more, where the system can (Linux); False where it cannot."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _ROOM)
+    except (ImportError, AttributeError, OSError):
+        return False
+    return True
 
 
 def _private(path: str, flags: int) -> int:

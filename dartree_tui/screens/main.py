@@ -11,7 +11,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import ContentSwitcher, Footer, Static
 
-from dartree_tui.pace import TIGHT_WORDS_EVERY, WORDS_EVERY, Interval
+from dartree_tui.parts import ALL, Part, Parts
 from dartree_tui.screens.keys import MAIN_BINDINGS
 from dartree_tui.screens.panes import MIN_HEIGHT, MIN_WIDTH, TITLES, PaneScreen
 from dartree_tui.status import Situation, situation
@@ -48,13 +48,13 @@ class MainScreen(PaneScreen):
         self._viewed: Store | None = None
         self._told: tuple[object, ...] = ()
         self._drawn: tuple[object, ...] = ()
-        self._place: tuple[object, ...] = ()
+        self._places: dict[Part, tuple[object, ...]] = {}
         self._filter = 0
         self._title = ""
         self._dirty = True
         self._ready = False
         self._painted = False
-        self._words = Interval()
+        self._parts = Parts()
 
     # Layout
 
@@ -166,13 +166,12 @@ class MainScreen(PaneScreen):
         index, round_ = view.show(client.store)
         if view.following and client.store.partial is not None:
             self._drawn = ()  # what was shown may not be the newest yet
-        # While something decodes, trees follow every frame, but nobody reads at that rate.
         live = view.following and client.store.generating
-        every = TIGHT_WORDS_EVERY if self.app.pace.tight else WORDS_EVERY
-        words = self._words.due(every if live else 0)
-        self._draw_round(index, round_, words)
-        if not words:
+        parts = self._parts.next(live, self.app.pace.tight)
+        self._draw_round(index, round_, parts)
+        if parts is not ALL:
             self._drawn = ()
+        if Part.TEXT not in parts:
             return
         if self.app.behind:
             self._dirty = True  # the text of a long trace is written once, when all of it is here
@@ -182,25 +181,32 @@ class MainScreen(PaneScreen):
             client.store, client.settings.ui.provenance, marked, client.waiting
         )
 
-    def _draw_round(self, index: int, round_: AnyRound | None, words: bool) -> None:
+    def _draw_round(self, index: int, round_: AnyRound | None, parts: Part) -> None:
         store = self.app.client.store
-        self.drawing.show_round(round_, store.vocab)
-        if not words:
-            return
+        if Part.TREE in parts:
+            self.drawing.show_round(round_, store.vocab)
+        # A round that grows changes the tree, but no number yet.
         place = (store, index, len(store.marks), store.baseline)
-        if place != self._place:  # a round that grows changes the tree, but no number yet
-            self._place = place
+        stale = {part for part in parts if self._places.get(part) != place}
+        self._places |= dict.fromkeys(parts, place)
+        if Part.ROUNDS in stale:
             heights = store.heights
             slots = dict(self.app.client.models.get("drafter") or {}).get("num_slots", 0)
             highest = max(slots, max(heights[-2000:], default=1))
             self.query_one(Timeline).show(heights, index, highest)
+        if Part.ROUNDS in parts:
+            self._draw_title(round_)
+        if Part.FIGURES in stale:
             self.query_one(StatsPanel).show(store.stats(index if index >= 0 else None))
-        self._draw_node(round_)
+        if Part.FIGURES in parts:
+            self._draw_node(round_)
+
+    def _draw_title(self, round_: AnyRound | None) -> None:
         pane = self.query_one("#tree-pane")
         if round_ is None:
             self._title = pane.border_title = "tree"
             return
-        title = f"round {round_.round + 1}   {headline(round_, store.vocab)}"
+        title = f"round {round_.round + 1}   {headline(round_, self.app.client.store.vocab)}"
         if title != self._title:  # a new title repaints all of the pane
             self._title = title
             pane.border_title = Content(visible(title))
@@ -281,7 +287,7 @@ class MainScreen(PaneScreen):
     def refresh_all(self) -> None:
         """Draw everything anew at the next tick."""
         self._dirty = True
-        self._place = ()
+        self._places.clear()
 
     # Keys: time
 

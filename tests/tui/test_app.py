@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from textual.widgets import Markdown, OptionList, Static
 from textual.widgets._markdown import MarkdownBlock
 
 from dartree_core.config import DecodeConfig
+from dartree_tui.app import DartreeApp
 from dartree_tui.compare import Comparison
 from dartree_tui.engines.fake import FakeEngine
 from dartree_tui.engines.fake_decoder import ANSWER, FakeDecoder
 from dartree_tui.engines.replay import ReplayEngine
+from dartree_tui.history import History
 from dartree_tui.screens.compare import OneLine, table
 from dartree_tui.settings import Settings, load_settings
 from dartree_tui.widgets.answer import AnswerView, SourceView
@@ -143,8 +146,6 @@ async def test_a_failed_question_comes_back_to_the_prompt() -> None:
 
 async def test_a_question_typed_while_loading_is_sent_when_ready() -> None:
     left = [slow(0.0, load_seconds=4)]
-    from dartree_tui.app import DartreeApp
-
     app = DartreeApp(lambda: left.pop(0), Settings(), watch=False)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.main.painted and app.client.status == "loading")
@@ -436,8 +437,6 @@ async def test_a_lost_worker_is_shown_with_its_log_and_restarted() -> None:
 async def test_quitting_is_instant(when: str) -> None:
     engine = slow(2.0, load_seconds=30.0 if when == "loading" else 0.0)
     left = [engine]
-    from dartree_tui.app import DartreeApp
-
     settings = Settings().changed("engine", calibrate=False)
     app = DartreeApp(lambda: left.pop(0), settings, watch=False)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -603,6 +602,17 @@ async def test_every_screen_opens_and_closes() -> None:
             await pilot.press(key) if key in ("f2", "f4") else await pilot.press("escape")
             await settle(pilot)
             assert len(app.screen_stack) == 1, key
+
+
+async def test_watching_themes_and_looking_at_what_came_go_on_side_by_side() -> None:
+    app = DartreeApp(FakeEngine, PLAIN, history=History(), watch=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.client.status == "ready")
+        app.client.ask("explain")
+        deadline = time.monotonic() + 20
+        while "tokens/s" not in screen_text(app) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)  # nobody but the app itself looks
+        assert "tokens/s" in screen_text(app)
 
 
 async def test_finding_a_token_selects_it() -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from dartree_core.config import DecodeConfig
 from dartree_core.errors import TraceError
-from dartree_core.events import RoundDone, RunStarted, TurnFinished
+from dartree_core.events import LoadProgress, RoundDone, RunStarted, TurnFinished, encode
 from dartree_core.pieces import TokenText
-from dartree_core.trace import TraceReader, token_ids
-from dartree_core.worker_protocol import Load, Pause, Reply
+from dartree_core.trace import Recorder, TraceReader, to_line, token_ids
+from dartree_core.worker_protocol import Load, Pause, Reply, encode_reply
 from dartree_tui.engines import Intake, Lost, Record
+from dartree_tui.engines.fake_decoder import FakeDecoder
 from dartree_tui.engines.process import ProcessEngine, default_command
 from dartree_tui.engines.replay import ReplayEngine
 from dartree_tui.spool import Spool
@@ -77,6 +79,37 @@ def test_requests_go_out_and_replies_come_back(tmp_path: Path) -> None:
     engine.close()
     assert engine.log.stat().st_mode & 0o777 == 0o600
     assert not list(intake.take(0.1)), "an end that was asked for is no loss"
+
+
+def test_what_is_to_be_taken_soon_is_news() -> None:
+    intake = Intake(None, {})
+    recorder = Recorder(lambda token: TokenText(f" t{token}"))
+    decoder = FakeDecoder()
+    events = list(decoder.stream("explain", DecodeConfig(), session=decoder.session()))
+    assert not intake.news
+    for event in events:
+        for line in recorder.lines(event).splitlines(keepends=True):
+            intake.later(line)
+        assert intake.news == isinstance(event, TurnFinished)
+    taken = list(intake.take(10))
+    assert [record for record, _ in taken][-1] == events[-1]
+    assert not intake.news
+    intake.later(to_line(encode_reply(Reply(1, "load"))))
+    assert intake.news
+    list(intake.take(10))
+    intake.end(Lost("It is gone."))
+    assert intake.news
+
+
+def test_what_there_was_no_time_for_is_news() -> None:
+    intake = Intake(None, {})
+    for _ in range(3):
+        intake.later(to_line(encode(LoadProgress("weights", 1, 2, "files"))))
+    assert not intake.news
+    assert not list(intake.take(0.0))
+    assert intake.news
+    assert len(list(intake.take(10))) == 3
+    assert not intake.news
 
 
 def test_a_worker_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
