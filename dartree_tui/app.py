@@ -168,7 +168,7 @@ class DartreeApp(ThemedApp):
         at_work = self.client.status in AT_WORK and not self.client.stepping
         limited = at_work and self.client.shares_cores
         self._blink(not limited)
-        hurry = whole or self._wanted or self.client.intake.news
+        hurry = whole or self._wanted or self.client.intake.news or self.client.notices
         self.client.intake.unhurried = limited
         # Before what came is looked at: that, too, costs less all at once.
         if not self.pace.due(limited=limited and not hurry):

@@ -162,14 +162,15 @@ class MainScreen(PaneScreen):
             return
         if state == self._drawn and not self._dirty:
             return
+        wanted = self._dirty
         self._drawn, self._dirty = state, False
         index, round_ = view.show(client.store)
         if view.following and client.store.partial is not None:
             self._drawn = ()  # what was shown may not be the newest yet
         live = view.following and client.store.generating
-        parts = self._parts.next(live, self.app.pace.tight)
+        parts = ALL if wanted else self._parts.next(live, self.app.pace.tight)
         self._draw_round(index, round_, parts)
-        if parts is not ALL:
+        if parts != ALL:
             self._drawn = ()
         if Part.TEXT not in parts:
             return

@@ -22,6 +22,7 @@ from dartree_tui.engines.fake import FakeEngine
 from dartree_tui.engines.fake_decoder import ANSWER, FakeDecoder
 from dartree_tui.engines.replay import ReplayEngine
 from dartree_tui.history import History
+from dartree_tui.pace import Pace
 from dartree_tui.screens.compare import OneLine, table
 from dartree_tui.settings import Settings, load_settings
 from dartree_tui.widgets.answer import AnswerView, SourceView
@@ -613,6 +614,22 @@ async def test_watching_themes_and_looking_at_what_came_go_on_side_by_side() -> 
         while "tokens/s" not in screen_text(app) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)  # nobody but the app itself looks
         assert "tokens/s" in screen_text(app)
+
+
+async def test_where_time_is_short_the_user_is_answered_at_once() -> None:
+    async with running(slow(1.0)) as (app, pilot):
+        await ask(pilot, "explain", finish=False)
+        app.pace = Pace(share=0.0)
+        while not app.pace.tight:  # what was saved up is spent
+            await app._tick()
+        app.main.action_provenance()
+        await app._tick()
+        assert app.main.query(SourceView).last().display
+        app.client.tell("Nothing to be done.")
+        await app._tick()
+        await pilot.pause(0.1)
+        assert [notice.message for notice in app._notifications] == ["Nothing to be done."]
+        assert app.client.store.generating
 
 
 async def test_finding_a_token_selects_it() -> None:
