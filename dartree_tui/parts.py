@@ -34,7 +34,7 @@ class Part(Flag):
 
 
 ALL = Part.TREE | Part.ROUNDS | Part.FIGURES | Part.TEXT
-_TURNS = (Part.TREE | Part.ROUNDS, Part.TEXT, Part.FIGURES)
+_TURNS = (Part.TEXT, Part.TREE | Part.ROUNDS, Part.FIGURES)
 
 
 class Parts:

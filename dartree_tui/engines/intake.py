@@ -17,10 +17,8 @@ from dartree_core.events import (
     LoadProgress,
     PrefillDone,
     RoundDone,
-    RunStarted,
     TreePruned,
     TreeVerified,
-    TurnStarted,
 )
 from dartree_core.pieces import TokenText
 from dartree_core.trace import EventDecoder
@@ -38,7 +36,7 @@ _REPLY = _start(Reply)
 _ROUND = _start(RoundDone)
 _STAGES = tuple(map(_start, (BlockDrafted, DepthExpanded, TreePruned, TreeVerified)))
 _QUIET = (
-    *map(_start, (RunStarted, TurnStarted, PrefillDone, RoundDone, LoadProgress)),
+    *map(_start, (PrefillDone, RoundDone, LoadProgress)),
     *_STAGES,
     f'{{"kind":"{VOCAB}"'.encode(),
 )
@@ -70,8 +68,8 @@ class Intake:
         skip: Events that are neither kept nor given on.
 
     Attributes:
-        news: True while something waits that is to be taken soon: a reply, the end of a turn or
-            of the source, what there was no time for.
+        news: True while something waits that is to be taken soon: a reply, the start or the end
+            of a turn, the end of the source, what there was no time for.
         unhurried: Set by whoever takes, when rounds may come in heaps. A source can then sleep
             longer.
     """
