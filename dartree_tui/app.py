@@ -170,7 +170,7 @@ class DartreeApp(ThemedApp):
         self._blink(not limited)
         hurry = whole or self._wanted or self.client.intake.news or self.client.notices
         self.client.intake.unhurried = limited
-        # Before what came is looked at: that, too, costs less all at once.
+        # Asked before records are taken in, since taking many at once costs less, too.
         if not self.pace.due(limited=limited and not hurry):
             return
         now = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -25,6 +24,7 @@ from dartree_core.pieces import TokenText
 from dartree_core.trace.reader import (
     ByteLines,
     EventDecoder,
+    loads,
     open_source,
     read_fault,
     read_header,
@@ -246,7 +246,7 @@ class TraceIndex:
         if not data.strip():
             return "", None, None
         try:
-            record = json.loads(data)
+            record = loads(data)
         except (ValueError, RecursionError) as error:
             raise self._fault(place, "is not valid JSON") from error
         if not isinstance(record, dict):
@@ -334,7 +334,7 @@ class TraceIndex:
 
 def _is_json(data: bytes) -> bool:
     try:
-        json.loads(data)
+        loads(data)
     except (ValueError, RecursionError):
         return False
     return True

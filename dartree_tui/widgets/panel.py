@@ -41,7 +41,7 @@ class TextPanel(LineView):
     DEFAULT_CSS = "TextPanel { height: 1fr; overflow-x: hidden; }"
 
     _painted: tuple[Size, Palette] | None = None
-    _plain = ""
+    _text: Text | None = None
     _lines: tuple[Line, ...] = ()
 
     def write(self, size: Size, palette: Palette) -> Text:
@@ -60,12 +60,14 @@ class TextPanel(LineView):
         text.plain = visible(text.plain)
         text.expand_tabs(8)
         text.style = palette.text  # a segment without a style breaks monochrome output
+        if text == self._text and not anew:
+            return
         console = self.app.console
         lines = wrapped(text, size.width, console)
         if len(lines) > size.height:  # a scroll bar will stand beside them
             bar = self.styles.scrollbar_size_vertical
             lines = wrapped(text, max(1, size.width - bar), console)
-        before, self._lines, self._plain = self._lines, lines, text.plain
+        before, self._lines, self._text = self._lines, lines, text
         self.virtual_size = Size(size.width, len(lines))
         if anew:
             self.refresh()
@@ -86,9 +88,9 @@ class TextPanel(LineView):
         text = line.text
         span = self.text_selection and self.text_selection.get_span(line.row)
         if span:
-            first, last = span[0] - line.start, span[1] - line.start
+            first, last = (max(0, place - line.start) for place in span)
             text = text.copy()
-            text.stylize(self.selection_style, max(0, first), len(text) if span[1] < 0 else last)
+            text.stylize(self.selection_style, first, len(text) if span[1] < 0 else last)
         strip = Strip(
             Segment(piece, base + style if isinstance(style, Style) else base)
             for piece, style, _ in text.render(self.app.console)
@@ -97,7 +99,7 @@ class TextPanel(LineView):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, as it was before it was broken into lines, and what ends it."""
-        return selection.extract(self._plain), "\n"
+        return selection.extract(self._text.plain if self._text else ""), "\n"
 
     def on_mount(self) -> None:
         """Write once there is a theme, and again when it changes."""

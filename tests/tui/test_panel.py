@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 from textual.app import App, ComposeResult
-from textual.geometry import Size
+from textual.geometry import Offset, Size
+from textual.pilot import Pilot
+from textual.selection import Selection
 
 from dartree_tui.palette import Palette
 from dartree_tui.widgets.panel import TextPanel, wrapped
@@ -57,11 +62,18 @@ def test_every_piece_knows_where_it_came_from(text: str, width: int) -> None:
         assert shown.replace(" ", "") == words.replace(" ", "")
 
 
-async def test_text_that_does_not_fit_scrolls_beside_a_bar() -> None:
+@asynccontextmanager
+async def showing(text: str, size: tuple[int, int]) -> AsyncIterator[tuple[Page, Pilot[None]]]:
+    """A page with this text on it."""
     app = Page()
-    async with app.run_test(size=(12, 4)) as pilot:
-        app.note.say("short")
+    async with app.run_test(size=size) as pilot:
+        app.note.say(text)
         await pilot.pause()
+        yield app, pilot
+
+
+async def test_text_that_does_not_fit_scrolls_beside_a_bar() -> None:
+    async with showing("short", (12, 4)) as (app, pilot):
         assert not app.note.show_vertical_scrollbar
         app.note.say("123456789012\nb\nc\nd\ne")
         await pilot.pause()
@@ -78,10 +90,7 @@ async def test_text_that_does_not_fit_scrolls_beside_a_bar() -> None:
 
 
 async def test_only_lines_that_changed_are_painted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = Page()
-    async with app.run_test(size=(20, 6)) as pilot:
-        app.note.say("one\ntwo\nthree\nfour")
-        await pilot.pause()
+    async with showing("one\ntwo\nthree\nfour", (20, 6)) as (app, pilot):
         painted: list[int] = []
         line = app.note.render_line
         monkeypatch.setattr(app.note, "render_line", lambda y: painted.append(y) or line(y))
@@ -92,10 +101,7 @@ async def test_only_lines_that_changed_are_painted_again(monkeypatch: pytest.Mon
 
 
 async def test_new_text_does_not_arrange_the_screen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = Page()
-    async with app.run_test(size=(20, 6)) as pilot:
-        app.note.say("one\ntwo")
-        await pilot.pause()
+    async with showing("one\ntwo", (20, 6)) as (app, pilot):
         arranged: list[object] = []
         layout = app.screen._refresh_layout
         monkeypatch.setattr(
@@ -108,12 +114,30 @@ async def test_new_text_does_not_arrange_the_screen_anew(monkeypatch: pytest.Mon
 
 
 async def test_selected_text_is_copied_as_it_was_before_it_was_wrapped() -> None:
-    app = Page()
-    async with app.run_test(size=(12, 6)) as pilot:
-        app.note.say("a line of many words\nanother")
-        await pilot.pause()
+    async with showing("a line of many words\nanother", (12, 6)) as (app, pilot):
         await pilot.mouse_down(app.note, offset=(2, 0))
         await pilot.hover(app.note, offset=(3, 2))
         await pilot.mouse_up(app.note, offset=(3, 2))
         await pilot.pause()
         assert app.screen.get_selected_text() == "line of many words\nanot"
+
+
+async def test_only_what_is_selected_lights_up() -> None:
+    """Also where the selection ends on an earlier or begins on a later piece of the same line."""
+    async with showing("a line of many words\nanother", (12, 6)) as (app, pilot):
+
+        def lit() -> list[str]:
+            background = app.note.selection_style.bgcolor
+            return [
+                "".join(s.text for s in app.note.render_line(y) if s.style.bgcolor == background)
+                for y in range(3)
+            ]
+
+        for begin, end, shown in (
+            (2, 5, ["line", "", ""]),
+            (2, 12, ["line of ", "man", ""]),
+            (13, 15, ["", "y w", ""]),
+        ):
+            app.screen.selections = {app.note: Selection(Offset(begin, 0), Offset(end + 1, 0))}
+            await pilot.pause()
+            assert lit() == shown
