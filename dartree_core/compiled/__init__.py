@@ -8,8 +8,8 @@ path, and the oracle in tests.
 From the ground up: `cpu` says what there is, `jit` compiles and keeps, `openmp` enters PyTorch's
 threads, `tiles` are innermost loops, `ranking` finds what is best; `products`, `pass_loops` and
 `growth` use them, on what `pass_data` and `growth_data` describe; `passes` are what models call.
-`reading` runs on one thread. Nothing here knows a model: passes are given layers, growing a tree a
-head's weights.
+`reading` runs on one thread, `shared_reading` on all. Nothing here knows a model: passes are given
+layers, growing a tree a head's weights.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def shares() -> bool:
         return False
     try:
         import dartree_core.compiled.growth
-        import dartree_core.compiled.pass_loops  # noqa: F401
+        import dartree_core.compiled.pass_loops
+        import dartree_core.compiled.shared_reading  # noqa: F401
     except Exception as error:
         # A new Numba, LLVM or CPU: decoding works without.
         log.warning("Passes take tensor operations: they could not be compiled (%r).", error)
@@ -82,9 +83,10 @@ def sharing() -> bool:
 
 
 def loaded() -> ModuleType | None:
-    """What reads targets, where someone had loops compiled; nobody should wait for that in
-    between."""
-    return sys.modules.get("dartree_core.compiled.reading")
+    """What reads targets, by as many threads as can, where someone had loops compiled; nobody
+    should wait for that in between."""
+    shared = sys.modules.get("dartree_core.compiled.shared_reading")
+    return shared or sys.modules.get("dartree_core.compiled.reading")
 
 
 def fits(tensor: Tensor) -> bool:

@@ -94,10 +94,11 @@ def read_targets(plan: VerifyPlan, logits: Tensor) -> tuple[list[float], list[in
             size = len(plan.token)
             logp, rank = np.empty(size, np.float32), np.empty(size, np.int64)
             rows = np.ascontiguousarray(logits.numpy())
-            loops.read_targets(rows, plan.parent.numpy(), plan.token.numpy(), logp, rank)
+            parent, token = plan.parent.numpy(), plan.token.numpy()
+            loops.read_targets(rows, parent, token, logp, rank, torch.get_num_threads())
             return logp.tolist(), rank.tolist()
-    parents, token = (x.to(logits.device) for x in (plan.parent.clamp(min=0), plan.token))
-    own = logits[parents, token]
+    parents, tokens = (x.to(logits.device) for x in (plan.parent.clamp(min=0), plan.token))
+    own = logits[parents, tokens]
     # Most rows are leaves, which score nobody.
     rows, place = torch.unique(parents, return_inverse=True)
     logps = own - logits[rows].logsumexp(dim=-1)[place]

@@ -308,23 +308,3 @@ def test_without_numba_the_builders_do(monkeypatch: pytest.MonkeyPatch) -> None:
     block = drafter.draft(torch.tensor([7]), cache)
     tree = grow(drafter, "dartree", block, torch.tensor([7]), cache, TreeConfig(budget=8), 3)
     assert tree.num_nodes >= 8
-
-
-@settings(max_examples=60)
-@given(seed=st.integers(0, 10_000), rows=st.integers(1, 9), words=st.integers(1, 300))
-def test_what_the_target_made_of_rows(seed: int, rows: int, words: int) -> None:
-    from dartree_core.compiled import reading
-
-    generator = np.random.default_rng(seed)
-    logits = (6 * generator.standard_normal((rows, words))).astype(np.float32)
-    logits[:, :: 1 + words // 3] = logits[0, 0]  # ties share the better rank
-    parent = np.array([-1] + [int(generator.integers(i)) for i in range(1, rows)])
-    token = generator.integers(words, size=rows)
-    logp, rank = np.empty(rows, np.float32), np.empty(rows, np.int64)
-    reading.read_targets(logits, parent, token, logp, rank)
-    exact = torch.from_numpy(logits).double().log_softmax(-1).numpy()
-    assert (logp[0], rank[0]) == (0, 0)
-    for i in range(1, rows):
-        row, word = parent[i], token[i]
-        assert logp[i] == pytest.approx(exact[row, word], abs=1e-4)
-        assert rank[i] == 1 + (logits[row] > logits[row, word]).sum()
