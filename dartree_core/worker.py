@@ -319,7 +319,7 @@ class Worker:
         else:
             session = self._session = self._session or self._decoder.session()
         reason = ""
-        session.watched = Glances(self._gate, request.glance_seconds)
+        session.watcher = Glances(self._gate, request.glance_seconds)
         options = {"raw": request.raw, "thinking": request.thinking}
         for event in self._decode(request.prompt, config, session, **options):
             self._emit(event)

@@ -59,8 +59,8 @@ class Generate:
         raw: Feed text as it is, without the chat template.
         thinking: For templates that can think: ask for it, forbid it, or None for the default.
         fresh: Decode in a session of its own and leave the conversation's cache alone.
-        glance_seconds: Where the configuration wants stages told: seconds between two rounds
-            whose stages are, while nothing holds the decoder. 0 for every round.
+        glance_seconds: Where the configuration wants stages told: least seconds between two rounds
+            whose stages are, while nothing holds the decoder. They take 1% of its time at most.
     """
 
     prompt: str | list[Any]

@@ -47,7 +47,8 @@ def on_these_cores(command: Sequence[str], device: str) -> bool:
 
 
 def glance_seconds(shared: bool) -> float:
-    """Seconds between two rounds that are worth following as they grow; 0 for every round.
+    """Least seconds between two rounds that are worth following as they grow; 0 where the worker
+    may tell what it can afford to.
 
     Args:
         shared: Whether a worker decodes on the cores that draw: with none to spare, frames are

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,9 +14,12 @@ from dartree_core.draft.supertree import Supertree
 from dartree_core.engine.verify import Verdict, VerifyPlan
 from dartree_core.tree import BonusFate, DraftTree, State
 
+Targets: TypeAlias = tuple[list[float], list[int]]
+"""Per verified row the target's log-probability and rank, see `read_targets`."""
+
 
 def describe_tree(
-    tree: Supertree, plan: VerifyPlan, verdict: Verdict, logits: Tensor | None
+    tree: Supertree, plan: VerifyPlan, verdict: Verdict, targets: Targets | None
 ) -> tuple[DraftTree, list[int]]:
     """The round's tree with every node's fate.
 
@@ -24,13 +27,13 @@ def describe_tree(
         tree: What the builder made.
         plan: The rows that were verified.
         verdict: The walk's outcome.
-        logits: float32 `[n + 1, V]` for full detail, None for basic.
+        targets: What `read_targets` found, for full detail; None for basic.
 
     Returns:
         The tree, and the accepted path as node ids.
     """
     if not tree.num_nodes:
-        return _bare(int(tree.token), full=logits is not None), [0]
+        return _bare(int(tree.token), full=targets is not None), [0]
     ints = torch.stack((tree.token, tree.parent, tree.depth, tree.draft_rank, tree.head_rank))
     floats = torch.stack((tree.draft_logp, tree.head_logp, tree.path_logp, tree.select))
     token, parent, depth, draft_rank, head_rank = ints.tolist()
@@ -41,9 +44,9 @@ def describe_tree(
     for i in kept_ids:
         kept[i] = True
     full: dict[str, Any] = {}
-    if logits is not None:
+    if targets is not None:
         full = {"draft_rank": draft_rank, "head_rank": head_rank}
-        full |= _target_columns(kept_ids, plan, logits, len(token))
+        full |= _target_columns(kept_ids, plan, targets, len(token))
     return (
         DraftTree(
             token=token,
@@ -85,9 +88,11 @@ def _states(parent: list[int], kept: list[bool], hits: set[int]) -> list[State]:
     return out
 
 
-def read_targets(plan: VerifyPlan, logits: Tensor) -> tuple[list[float], list[int]]:
+def read_targets(plan: VerifyPlan, logits: Tensor) -> Targets:
     """Every row's log-probability given its path, and its rank among all tokens there from 1;
     0 for the root. Logits are float32 `[n + 1, V]`."""
+    if len(plan.token) == 1:
+        return [0.0], [0]
     if logits.device.type == "cpu":
         loops = compiled.loaded()
         if loops is not None:
@@ -108,9 +113,9 @@ def read_targets(plan: VerifyPlan, logits: Tensor) -> tuple[list[float], list[in
 
 
 def _target_columns(
-    kept_ids: list[int], plan: VerifyPlan, logits: Tensor, nodes: int
+    kept_ids: list[int], plan: VerifyPlan, targets: Targets, nodes: int
 ) -> dict[str, Any]:
-    logps, ranks = read_targets(plan, logits)
+    logps, ranks = targets
     columns: dict[str, list[Any]] = {
         "target_logp": [float("nan")] * nodes,
         "target_rank": [0] * nodes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 
 import torch
 from torch import Tensor
@@ -15,18 +15,17 @@ from dartree_core.draft.graft import GRAFTED, Grafter
 from dartree_core.draft.growing import grow
 from dartree_core.draft.opinion import Opinion
 from dartree_core.draft.packing import hosted
-from dartree_core.draft.supertree import Level, Supertree
+from dartree_core.draft.supertree import Supertree
 from dartree_core.engine.answer import Answer
 from dartree_core.engine.budget import RoundPlan, TurnBudget
 from dartree_core.engine.coupling import Coupling
-from dartree_core.engine.report import bonus_fate, describe_tree, read_targets
+from dartree_core.engine.report import Targets, bonus_fate, describe_tree, read_targets
 from dartree_core.engine.sampling import Chooser
 from dartree_core.engine.session import Session
+from dartree_core.engine.telling import Teller
 from dartree_core.engine.verify import Verdict, VerifyPlan, walk
 from dartree_core.events import (
     STAGES,
-    BlockDrafted,
-    DepthExpanded,
     Event,
     Provenance,
     RoundDone,
@@ -34,8 +33,7 @@ from dartree_core.events import (
     TreePruned,
     TreeVerified,
 )
-
-_SHOWN_PER_SLOT = 12
+from dartree_core.glances import Follow
 
 
 class Cancelled(Exception):  # noqa: N818
@@ -116,7 +114,8 @@ class Round:
         self.round = 0
         self.expected: float | None = None
         self.allowed = 0
-        self._telling = False
+        self._follow = Follow.NO
+        self._telling = 0.0
         self._owed = 0.0
         self._policy = policy
         self._coupling = coupling
@@ -148,13 +147,19 @@ class Round:
         policy = self.policy
         return policy is None or policy.plan().draft
 
+    @property
+    def _teller(self) -> Teller:
+        return Teller(self.turn, self.round)
+
     def run(self) -> Generator[Event, None, RoundDone]:
         """One round: yields stage events if asked for, returns the round's result."""
         self._pass_through()
         self.tree = self.session.take_retuned() or self.tree
-        self._telling = self.config.stages and self.session.watched()
+        told = self.config.stages and self.drafting
+        self._follow = self.session.watcher.follow() if told else Follow.NO
+        followed, full = self._follow is not Follow.NO, self.config.detail == "full"
         laps = Laps(self._owed)
-        self._owed = 0.0
+        self._owed = self._telling = 0.0
         start = self.session.cache.length
         root = torch.tensor(self.answer.token_ids[-1:])
 
@@ -173,16 +178,16 @@ class Round:
             taps=taps,
         )
         argmax = None if out.choice is None else self.target.fetch(out.choice)
-        verdict = walk(plan, out.logits, self.chooser, argmax=argmax, every_row=self._telling)
+        verdict = walk(plan, out.logits, self.chooser, argmax=argmax, every_row=followed)
         laps.lap("verify")
-        if self._telling and self.drafting:
-            yield TreeVerified(
-                self.turn,
-                self.round,
-                node=tree.kept.tolist(),
-                choice=verdict.choice,
-                target_logp=read_targets(plan, out.logits)[0],
-            )
+        targets = read_targets(plan, out.logits) if followed or full else None
+        laps.lap("commit")
+        if followed:
+            node, choice = tree.kept.tolist(), verdict.choice
+            assert targets is not None
+            yield TreeVerified(self.turn, self.round, node, choice, target_logp=targets[0])
+            if self._follow is Follow.GLANCE:
+                self.session.watcher.told(self._telling + laps.since() / 1e3)
             self._pass_through()
             laps.resume()
 
@@ -192,13 +197,14 @@ class Round:
         self.chooser.extend(emitted)
         # What was verified behind the end of the turn is no part of the conversation.
         self.session.crop(start + max(1, len(emitted)))
-        logits = out.logits if self.config.detail == "full" else None
         note = "" if tree.num_nodes else outlook.note
         if self.coupled and tree.num_nodes:
             self._coupling.learn([*root.tolist(), *verdict.tokens, verdict.bonus])
         if self.grafting:
             self._grafter.learn(self.session.lookup, emitted)
-        done = self._describe(tree, plan, verdict, emitted, start, logits, laps, note)
+        done = self._describe(
+            tree, plan, verdict, emitted, start, targets if full else None, laps, note
+        )
         if policy is not None:
             own = None if tree.confidence is None else tree.estimates.tolist()
             policy.learn(done, drafted=tree.num_nodes > 0, estimates=own)
@@ -232,7 +238,7 @@ class Round:
             )
         laps.lap("draft")
         depth = min(reach, block.num_slots)
-        if self._telling:
+        if self._follow is Follow.STEPS:
             build, at = BUILDERS[self.config.method], root.to(block.hidden.device)
             steps = build(block, self.drafter.head, at, self.target.embed, settings, depth)
             tree = hosted((yield from self._narrate(block, steps, laps)))
@@ -256,16 +262,21 @@ class Round:
         elif self.config.method in CHAINS:
             self.allowed = block.num_slots  # as long as its block, whatever a tree may have
         laps.lap("tree_build")
-        if self._telling:
+        if self._follow is Follow.GLANCE:
+            yield self._teller.drafted(block)
+            self._pass_through()
+            yield from self._tell_levels(tree, block)
+        if self._follow is not Follow.NO:
             yield TreePruned(self.turn, self.round, tree.kept.tolist())
             self._pass_through()
+            self._telling = laps.since() / 1e3
             laps.resume()
         return tree
 
     def _enough(self, outlook: RoundPlan) -> int | None:
         """Nodes that a tree nobody looks at may be grown for, or None to grow all of it: full
-        detail is about what was pruned."""
-        if self.config.detail == "full":
+        detail is about what was pruned, and so are stages."""
+        if self.config.detail == "full" or self._follow is not Follow.NO:
             return None
         return self.tree.limit if outlook.most is None else outlook.most
 
@@ -290,19 +301,16 @@ class Round:
             tree, self.session.lookup, opinion, limit=self.tree.limit, reach=reach
         )
         laps.lap("tree_build")
-        if self._telling and grafted is not tree:
-            for depth in range(1, int(grafted.depth.max()) + 1):
-                self._pass_through()
-                count = int((grafted.depth == depth).sum())
-                yield self._expanded(grafted.level(depth, count))
-                laps.resume()
+        if self._follow is Follow.STEPS and grafted is not tree:
+            yield from self._tell_levels(grafted, block)
+            laps.resume()
         return grafted
 
     def _narrate(
         self, block: BlockDraft, steps: Steps, laps: Laps
     ) -> Generator[Event, None, Supertree]:
         """Grow a tree depth by depth, saying so; the next depth waits for the reader."""
-        yield self._drafted(block)
+        yield self._teller.drafted(block)
         tree: Supertree | None = None
         while tree is None:
             self._pass_through()
@@ -313,30 +321,14 @@ class Round:
                 tree = stop.value
             else:
                 laps.lap("tree_build")
-                yield self._expanded(describe())
+                yield self._teller.expanded(describe())
         return tree
 
-    def _expanded(self, level: Level) -> DepthExpanded:
-        return DepthExpanded(
-            self.turn,
-            self.round,
-            depth=level.depth,
-            considered=level.considered,
-            node=level.node.tolist(),
-            token=level.token.tolist(),
-            parent=level.parent.tolist(),
-            draft_logp=level.draft_logp.tolist(),
-            head_logp=level.head_logp.tolist(),
-            path_logp=level.path_logp.tolist(),
-        )
-
-    def _drafted(self, block: BlockDraft) -> BlockDrafted:
-        logp, rows = torch.log_softmax(block.base_logits, dim=-1).topk(
-            min(_SHOWN_PER_SLOT, block.base_logits.shape[1]), dim=-1
-        )
-        return BlockDrafted(
-            self.turn, self.round, block.vocabulary.to_target(rows).tolist(), logp.tolist()
-        )
+    def _tell_levels(self, tree: Supertree, block: BlockDraft) -> Iterator[Event]:
+        """A whole tree's levels, one after another."""
+        for level in self._teller.levels(self.config.method, tree, block.base_logits.shape[1]):
+            yield level
+            self._pass_through()
 
     def _describe(
         self,
@@ -345,11 +337,11 @@ class Round:
         verdict: Verdict,
         emitted: list[int],
         start: int,
-        logits: Tensor | None,
+        targets: Targets | None,
         laps: Laps,
         note: str,
     ) -> RoundDone:
-        described, accepted = describe_tree(tree, plan, verdict, logits)
+        described, accepted = describe_tree(tree, plan, verdict, targets)
         drafted = len(verdict.tokens)
         provenance: list[Provenance] = [
             "draft" if i < drafted else "bonus" for i in range(len(emitted))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from dartree_core.config import TreeConfig
 from dartree_core.draft.drafter import BlockDraft, DraftCache, Drafter
 from dartree_core.draft.lookup import SuffixIndex
 from dartree_core.engine.pending import Pending
+from dartree_core.glances import StepByStep, Watcher
 from dartree_core.models.kv_cache import KVCache
 from dartree_core.models.target import Target
 
@@ -24,8 +25,7 @@ class Session:
     Attributes:
         turn: Turns started so far.
         lookup: Where the text has been before, for rounds that graft; they bring it up to date.
-        watched: Asked before a round whether anybody follows it; where settings want stages told,
-            those of other rounds are not.
+        watcher: Who follows rounds; where settings want stages told, those of other rounds are not.
     """
 
     def __init__(self, target: Target, drafter: Drafter | None) -> None:
@@ -37,7 +37,7 @@ class Session:
         self.pending = Pending()
         self.turn = 0
         self.lookup = SuffixIndex()
-        self.watched: Callable[[], bool] = lambda: True
+        self.watcher: Watcher = StepByStep()
         self._cancelled = False
         self._retuned: TreeConfig | None = None
 

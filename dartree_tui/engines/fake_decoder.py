@@ -11,7 +11,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from dartree_core.config import CHAINS, DecodeConfig, TreeConfig
@@ -29,6 +29,7 @@ from dartree_core.events import (
     TurnFinished,
     TurnStarted,
 )
+from dartree_core.glances import Follow, StepByStep, Watcher
 from dartree_core.tree import BonusFate, DraftTree, State
 
 ANSWER = """\
@@ -61,7 +62,7 @@ class FakeSession:
         self.stop = threading.Event()
         self.tree: TreeConfig | None = None
         self.turns = 0
-        self.watched: Callable[[], bool] = lambda: True
+        self.watcher: Watcher = StepByStep()
 
     def cancel(self) -> None:
         """End the running turn after its round."""
@@ -140,7 +141,8 @@ class FakeDecoder:
         while len(emitted) < limit and not session.stop.is_set():
             tree = session.tree or config.tree
             made = _Round(self, rng, turn, number, emitted, answer[:limit], config, tree, len(text))
-            if config.stages and config.method != "ar" and session.watched():
+            follow = session.watcher.follow() if config.stages else Follow.NO
+            if config.method != "ar" and follow is not Follow.NO:
                 for stage in made.stages():
                     time.sleep(self._seconds / (DEPTH + 3))
                     yield stage

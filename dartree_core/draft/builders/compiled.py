@@ -15,7 +15,7 @@ from dartree_core.compiled.arrays import Array, array
 from dartree_core.compiled.growth_data import FLOATS, INTEGERS, Head, Limits
 from dartree_core.compiled.products import Panels, crew_size
 from dartree_core.config import Method, TreeConfig
-from dartree_core.draft.builders.dartree import expansion
+from dartree_core.draft.builders.dartree import METHODS, expansion
 from dartree_core.draft.heads import CorrectionHead
 from dartree_core.draft.heads.base import Embed
 from dartree_core.draft.heads.lean_domino import LeanDominoHead
@@ -25,7 +25,7 @@ from dartree_core.draft.vocabulary import DraftVocabulary
 if TYPE_CHECKING:
     from dartree_core.draft.drafter import BlockDraft
 
-GROWN: frozenset[Method] = frozenset({"dartree", "dartree-fixed"})
+GROWN: frozenset[Method] = METHODS
 """Methods whose trees are grown here."""
 
 _MOST_WEIGHTS = 1 << 20

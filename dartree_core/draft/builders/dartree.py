@@ -17,12 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dartree_core.config import TreeConfig
+from dartree_core.config import Method, TreeConfig
 from dartree_core.draft.builders.base import Embed, Steps
 from dartree_core.draft.confidence import PathConfidence
 from dartree_core.draft.drafter import BlockDraft
 from dartree_core.draft.heads import CorrectionHead
 from dartree_core.draft.supertree import Level, Supertree, finish
+
+METHODS: frozenset[Method] = frozenset({"dartree", "dartree-fixed"})
+"""What is built here: children of a whole frontier compete with one another."""
 
 
 def build_dartree(

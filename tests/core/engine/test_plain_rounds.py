@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dartree_core.draft.supertree import Supertree
-from dartree_core.engine.report import describe_tree
+from dartree_core.engine.report import describe_tree, read_targets
 from dartree_core.engine.verify import Verdict, VerifyPlan
 from dartree_core.tree import DraftTree
 
@@ -46,7 +46,9 @@ def test_the_description_is_the_same(full: bool) -> None:
     verdict = Verdict([0], [], 3, [3])
     trees = []
     for tree in (Supertree.root_only(torch.tensor([7])), long_way(7)):
-        described, accepted = describe_tree(tree, VerifyPlan.of(tree, 5), verdict, logits)
+        plan = VerifyPlan.of(tree, 5)
+        targets = None if logits is None else read_targets(plan, logits)
+        described, accepted = describe_tree(tree, plan, verdict, targets)
         assert accepted == [0]
         assert not list(described.problems())
         trees.append(columns(described))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 
 from dartree_core.config import METHODS, DecodeConfig, SamplingConfig
+from dartree_core.draft.graft import GRAFTED
+from dartree_core.engine import Decoder
 from dartree_core.engine.defaults import eos_ids, sampling_defaults
 from dartree_core.events import (
     BlockDrafted,
@@ -19,8 +22,10 @@ from dartree_core.events import (
     decode,
     encode,
 )
+from dartree_core.glances import Follow, StepByStep, Watcher
 from tests.core import tiny
 
+STAGE_EVENTS = (BlockDrafted, DepthExpanded, TreePruned, TreeVerified)
 FULL = DecodeConfig(detail="full", stages=True, max_new_tokens=24)
 
 
@@ -113,15 +118,72 @@ def test_path_scores_add_up(method: Any) -> None:
             assert t.draft_rank[i] >= 1
 
 
+class Glancing:
+    """A watcher that sees the stages of all rounds in a row, and notes what they cost."""
+
+    def __init__(self) -> None:
+        self.costs: list[float] = []
+
+    def follow(self) -> Follow:
+        return Follow.GLANCE
+
+    def told(self, seconds: float) -> None:
+        self.costs.append(seconds)
+
+
+def events_for(watcher: Watcher, config: DecodeConfig, prompt: list[int] = tiny.PROMPT) -> Any:
+    known = tiny.trained("tied")
+    decoder = Decoder(known.target, known.drafter)  # which has not learned from other turns
+    session = decoder.session()
+    session.watcher = watcher
+    return tiny.events(decoder, prompt, config, session=session)
+
+
+@pytest.mark.parametrize("graft", [False, True])
 @pytest.mark.parametrize("method", tiny.DRAFTING)
-def test_stage_events_tell_the_same_tree_as_the_round(method: Any) -> None:
+def test_a_glance_tells_what_steps_tell(method: Any, graft: bool) -> None:
+    """Told in a row, from the whole tree, or level by level while it grows."""
+    config = FULL.with_changes(method=method, budget=16, graft=False)
+    prompt = tiny.PROMPT
+    if graft:  # text that repeats itself has something to copy
+        if method not in GRAFTED:
+            return
+        prompt = 3 * [*tiny.PROMPT, *tiny.finish(events_for(StepByStep(), config)).token_ids]
+        config = config.with_changes(graft=True)
+    glancing = Glancing()
+    stages: list[list[Any]] = [
+        [e for e in events_for(watcher, config, prompt) if isinstance(e, STAGE_EVENTS)]
+        for watcher in (StepByStep(), glancing)
+    ]
+    if graft:  # each level is told again, as it was joined to
+        again = {(e.round, e.depth): e for e in stages[0] if isinstance(e, DepthExpanded)}
+        assert len(again) < sum(isinstance(e, DepthExpanded) for e in stages[0])
+        stages[0] = [
+            e for e in stages[0] if not isinstance(e, DepthExpanded) or again[e.round, e.depth] is e
+        ]
+    assert list(map(type, stages[0])) == list(map(type, stages[1]))
+    for ours, theirs in zip(*stages, strict=True):
+        for item in fields(ours):
+            one, other = getattr(ours, item.name), getattr(theirs, item.name)
+            if item.name.endswith("logp"):
+                assert torch.allclose(torch.tensor(one), torch.tensor(other), atol=1e-4)
+            elif item.name != "considered" or not graft:
+                assert one == other, item.name
+    rounds = {e.round for e in stages[1]}
+    assert len(glancing.costs) == len(rounds)
+    assert all(cost > 0 for cost in glancing.costs)
+
+
+@pytest.mark.parametrize("watcher", [StepByStep(), Glancing()], ids=["steps", "glances"])
+@pytest.mark.parametrize("method", tiny.DRAFTING)
+def test_stage_events_tell_the_same_tree_as_the_round(method: Any, watcher: Watcher) -> None:
     """Live viewers grow the tree from the finer events; it must be the tree of the round."""
     config = FULL.with_changes(method=method, budget=16)
     grown: dict[int, tuple[int, int, int, float]] = {}
     kept: list[int] = []
     blocks = depths = 0
     verified: TreeVerified | None = None
-    for event in tiny.events(tiny.trained("tied"), tiny.PROMPT, config):
+    for event in events_for(watcher, config):
         match event:
             case BlockDrafted():
                 blocks += 1
