@@ -293,7 +293,7 @@ def decode(data: Mapping[str, Any]) -> Event | None:
             continue
         value = data[f.name]
         if f.name == "tree":
-            value = DraftTree.from_dict(value)
+            value = value if isinstance(value, DraftTree) else DraftTree.from_dict(value)
         elif isinstance(value, list):
             value = _frozen(value, nan="logp" in f.name)
         values[f.name] = value

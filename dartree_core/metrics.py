@@ -68,7 +68,7 @@ class RunningMetrics:
             self._plain_steps += 1
             return
         drafted = event.tree.height
-        accepted = sum(source == "draft" for source in event.provenance)
+        accepted = list(event.provenance).count("draft")
         self._steps[drafted, accepted] += 1
         self._tree_nodes += nodes
         self._supertree_nodes += len(event.tree) - 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import compress
 from typing import Any, Literal
 
 State = Literal["hit", "walked_past", "unreached", "pruned"]
@@ -74,7 +75,7 @@ class DraftTree:
     @property
     def height(self) -> int:
         """Depth of the deepest verified node."""
-        return max((d for d, k in zip(self.depth, self.kept, strict=True) if k), default=0)
+        return max(compress(self.depth, self.kept), default=0)
 
     def children(self, node: int) -> list[int]:
         """Node ids of `node`'s children, in node order."""
@@ -147,7 +148,7 @@ class DraftTree:
             column = data.get(f.name)
             if column is None:
                 continue
-            if f.name in _FLOATS:
+            if f.name in _FLOATS and None in column:
                 column = [math.nan if x is None else x for x in column]
             columns[f.name] = tuple(column)
         return cls(**columns)

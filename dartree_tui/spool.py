@@ -19,7 +19,7 @@ from typing import IO, BinaryIO
 from dartree_core.errors import TraceError
 from dartree_core.events import Event, RoundDone, RunStarted
 from dartree_core.pieces import TokenText
-from dartree_core.trace import EventDecoder, encode_vocab, open_private, to_line, token_ids
+from dartree_core.trace import EventDecoder, open_private, token_ids, vocab_line
 
 
 class Spool:
@@ -74,6 +74,11 @@ class Spool:
                 "Choose another file or folder, or change its rights.",
             ) from error
 
+    @property
+    def keeps(self) -> bool:
+        """True while what is appended can be read back."""
+        return self._end > 0 and not self._short
+
     def append(self, event: Event, raw: bytes, vocab: Mapping[int, TokenText]) -> int:
         """Write an event's line and, before it, texts of tokens this file has not named yet.
 
@@ -88,7 +93,7 @@ class Spool:
             Where the event's line starts.
         """
         with self._lock:
-            words = self._words({t for t in token_ids(event) if t in vocab}, vocab)
+            words = self._words(set(token_ids(event)), vocab)
             if not raw.endswith(b"\n"):
                 raw += b"\n"
             if isinstance(event, RunStarted):
@@ -118,11 +123,11 @@ class Spool:
 
     def _words(self, ids: set[int], vocab: Mapping[int, TokenText]) -> bytes:
         """A line with the texts of those ids this file has not named yet, if there are any."""
-        new = ids - self._told
+        new = {t for t in ids - self._told if t in vocab}
         if not new:
             return b""
         self._told |= new
-        return to_line(encode_vocab({t: vocab[t] for t in sorted(new)}))
+        return vocab_line({t: vocab[t] for t in sorted(new)})
 
     def _write(self, data: bytes) -> None:
         try:

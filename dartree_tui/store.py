@@ -33,6 +33,7 @@ from dartree_core.events import (
     TurnStarted,
 )
 from dartree_core.metrics import RunningMetrics
+from dartree_core.trace import Skimmed
 from dartree_core.tree import BonusFate
 from dartree_tui.answers import goes_on
 from dartree_tui.partial import PartialRound
@@ -266,7 +267,7 @@ class Store:
             RoundMark(
                 turn=turn.index,
                 number=event.round,
-                accepted=sum(source == "draft" for source in event.provenance),
+                accepted=list(event.provenance).count("draft"),
                 verified=tree.num_verified,
                 built=len(tree) - 1,
                 span=event.span,
@@ -291,6 +292,8 @@ class Store:
         self._remember(index, event)
 
     def _remember(self, index: int, event: RoundDone) -> None:
+        if isinstance(event.tree, Skimmed):
+            return  # whoever wants to see it has it read again
         self._recent[index] = event
         self._recent.move_to_end(index)
         while self._fetch is not None and len(self._recent) > self._keep:

@@ -21,12 +21,15 @@ from dartree_core.trace.records import (
     records,
     to_line,
     token_ids,
+    vocab_line,
 )
+from dartree_core.trace.skim import Skimmed
 from dartree_core.trace.writer import TraceWriter, open_private
 
 __all__ = [
     "EventDecoder",
     "Recorder",
+    "Skimmed",
     "TraceIndex",
     "TraceReader",
     "TraceTurn",
@@ -37,4 +40,5 @@ __all__ = [
     "records",
     "to_line",
     "token_ids",
+    "vocab_line",
 ]

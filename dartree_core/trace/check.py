@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from dartree_core.events import Event, RoundDone
+from dartree_core.trace.skim import Skimmed
 from dartree_core.tree import DraftTree
 
 Test: TypeAlias = Callable[[Any], bool]
@@ -19,7 +20,7 @@ _NUMBER = frozenset((int, float))
 def problem(event: Event) -> str | None:
     """What is wrong with a decoded event, in a few words, or None."""
     wrong = _wrong_field(event)
-    if wrong is None and isinstance(event, RoundDone):
+    if wrong is None and isinstance(event, RoundDone) and not isinstance(event.tree, Skimmed):
         wrong = _wrong_field(event.tree) or next(event.tree.problems(), None)
         wrong = wrong or _wrong_round(event)
     return wrong

@@ -17,6 +17,7 @@ from dartree_core.events import SCHEMA_VERSION, Event, RunStarted, decode
 from dartree_core.pieces import TokenText
 from dartree_core.trace.check import problem
 from dartree_core.trace.records import VOCAB, decode_vocab
+from dartree_core.trace.skim import skim
 
 _CHUNK = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -51,12 +52,19 @@ class EventDecoder:
             if event is not None:
                 yield event
 
-    def event(self, line: bytes | str) -> Event | None:
-        """The event of the next line; None for other records, blank lines and a cut line."""
+    def event(self, line: bytes | str, *, skimmed: bool = False) -> Event | None:
+        """The event of the next line; None for other records, blank lines and a cut line.
+
+        Args:
+            line: With its line break.
+            skimmed: A round's tree need not be ready to be shown, see `skim.Skimmed`.
+        """
         self.line += 1
         if not line.strip():
             return None
         record = self._parse(line)
+        if record is not None and skimmed:
+            record["tree"] = skim(record.get("tree")) or record.get("tree")
         return None if record is None else self._decode(record)
 
     def fault(self, what: str) -> TraceError:

@@ -33,6 +33,11 @@ def encode_vocab(tokens: Mapping[int, TokenText]) -> dict[str, Any]:
     return {"kind": VOCAB, "tokens": shown}
 
 
+def vocab_line(tokens: Mapping[int, TokenText]) -> bytes:
+    """A `Vocab` record as a line of a trace."""
+    return _line(encode_vocab(tokens))
+
+
 def decode_vocab(record: Mapping[str, Any]) -> dict[int, TokenText]:
     """Inverse of `encode_vocab`.
 
@@ -119,7 +124,7 @@ def to_line(record: Mapping[str, Any]) -> bytes:
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    """`to_line` for what `encode` made, which holds no float that is not finite."""
+    """`to_line` for what was made here, which holds no float that is not finite."""
     try:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # a lone surrogate, or more than 64 bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -72,6 +72,7 @@ class Intake:
             of a turn, the end of the source, what there was no time for.
         unhurried: Set by whoever takes, when rounds may come in heaps. A source can then sleep
             longer.
+        ring: Set by whoever takes, called from any thread when there is news.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Intake:
         self._damaged = False
         self.news = False
         self.unhurried = False
+        self.ring: Callable[[], None] = lambda: None
         # Rounds queued unread and rounds taken: each is counted by one thread alone.
         self._came = 0
         self._taken = 0
@@ -113,19 +115,22 @@ class Intake:
 
         A live source wakes its thread for every line; reading many of them at once costs a
         fraction of what reading each as it comes does. How a round came about is read only while
-        it is news: once the whole round waits behind, its stages are spooled unread.
+        it is news: once the whole round waits behind, its stages are spooled unread. Of rounds
+        that others wait behind, figures are read, but no tree to show.
         """
         if raw.startswith(_ROUND):
             self._came += 1
         self._queue.append(raw)
         if not raw.startswith(_QUIET):
-            self.news = True
+            self._tell()
 
-    def _read(self, raw: bytes, offset: int | None) -> tuple[Record, int] | None:
+    def _read(
+        self, raw: bytes, offset: int | None, *, skimmed: bool = False
+    ) -> tuple[Record, int] | None:
         try:
             if raw.startswith(_REPLY):
                 return decode_reply(json.loads(raw)), -1
-            event = self._decoder.event(raw)
+            event = self._decoder.event(raw, skimmed=skimmed)
             if event is None or isinstance(event, self._skip):
                 return None
             return event, self._keep(event, raw) if offset is None else offset
@@ -138,20 +143,27 @@ class Intake:
         return self._spool.append(event, raw, self._decoder.vocab)
 
     def _is_past(self, raw: bytes) -> bool:
-        """True for a stage of a round that waits in the queue as a whole; it is spooled."""
+        """True for what belongs to a round behind which another one waits, or, of its stages, the
+        whole round; such rounds can be read again from the spool."""
         if raw.startswith(_ROUND):
             self._taken += 1
-        if self._taken == self._came or self._damaged or not raw.startswith(_STAGES):
-            return False
+            kept = self._spool is not None and self._spool.keeps
+            return kept and self._taken < self._came and not self._damaged
+        return self._taken < self._came and raw.startswith(_STAGES) and not self._damaged
+
+    def _spool_unread(self, raw: bytes) -> None:
         self._decoder.line += 1
         if self._spool is not None:
             self._spool.append_unread(raw, self._decoder.vocab)
-        return True
 
     def end(self, lost: Lost) -> None:
         """The source is gone."""
         self._queue.append((lost, -1))
+        self._tell()
+
+    def _tell(self) -> None:
         self.news = True
+        self.ring()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -162,9 +174,13 @@ class Intake:
         self.news = False
         while self._queue and time.perf_counter() < deadline:
             item = self._queue.popleft()
-            if isinstance(item, bytes) and self._is_past(item):
-                continue
-            found = self._read(item, None) if isinstance(item, bytes) else item
+            past = False
+            if isinstance(item, bytes):
+                past = self._is_past(item)
+                if past and item.startswith(_STAGES):
+                    self._spool_unread(item)
+                    continue
+            found = item if isinstance(item, tuple) else self._read(item, None, skimmed=past)
             if found is None or self._damaged:
                 continue
             self._damaged = isinstance(found[0], Lost)  # whatever follows an end is noise

@@ -30,6 +30,8 @@ from dartree_tui.engines.fake_decoder import FakeDecoder
 from dartree_tui.engines.process import ProcessEngine, default_command
 from dartree_tui.engines.replay import ReplayEngine
 from dartree_tui.spool import Spool
+from dartree_tui.store import Store
+from dartree_tui.vocab import Vocab
 from tests.tui.driving import fake_trace
 
 PATIENCE = 30.0
@@ -366,3 +368,84 @@ def test_texts_reach_a_new_file_although_its_first_lines_stay_unread(tmp_path: P
         ids = {i for event in kept for i in token_ids(event)}
         assert ids
         assert ids <= set(kept.vocab)
+
+
+def _poured(path: Path, spool: Spool | None, words: dict[int, TokenText]) -> tuple[Intake, Store]:
+    """All lines of a trace in one heap, and a store that took them."""
+    store = Store(Vocab(words), spool.round if spool else None)
+    intake = Intake(spool, words)
+    for line in path.read_bytes().splitlines(keepends=True):
+        intake.later(line)
+    while len(intake):
+        for record, offset in intake.take(1.0):
+            assert not isinstance(record, Reply | Lost)
+            store.feed(record, offset)
+    return intake, store
+
+
+def test_rounds_in_a_heap_are_skimmed_and_read_when_looked_at(tmp_path: Path) -> None:
+    path = fake_trace(tmp_path / "told.jsonl", stages=True)
+    spool = Spool(tmp_path / "run.jsonl")
+    _, store = _poured(path, spool, {})
+    _, careful = _poured(path, None, {})
+    assert len(store._recent) == 1, "all but the newest were to be skimmed"
+    assert len(careful._recent) == len(careful.marks) > 3
+    same = ("turn", "number", "accepted", "verified", "built", "span", "emitted", "drafted", "fate")
+    for index, (ours, theirs) in enumerate(zip(store.marks, careful.marks, strict=True)):
+        assert [getattr(ours, n) for n in same] == [getattr(theirs, n) for n in same]
+        assert encode(store.round(index)) == encode(careful.round(index))
+    assert store.heights == careful.heights
+    for ours_, theirs_ in zip(store.turns, careful.turns, strict=True):
+        assert ours_.text == theirs_.text
+        assert ours_.pieces == theirs_.pieces
+        assert ours_.metrics.summary() == theirs_.metrics.summary()
+    spool.close()
+
+
+def test_nothing_is_skimmed_that_could_not_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fake_trace(tmp_path / "told.jsonl")
+    spool = Spool(tmp_path / "run.jsonl")
+    monkeypatch.setattr(Spool, "keeps", False)
+    _, store = _poured(path, spool, {})
+    assert len(store._recent) == len(store.marks)
+    spool.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tree": None},
+        {"tree": {"token": [1]}},
+        {"tree": {"token": "abc", "depth": [0], "kept": [True]}},
+        {"tree": {"token": [1, 2], "depth": [0], "kept": [True, True]}},
+        {"tree": {"token": [], "depth": [], "kept": []}},
+        {"tree": {"token": [1], "depth": [0], "kept": [None]}},
+        {"tokens": 7},
+    ],
+    ids=str,
+)
+def test_damage_is_found_while_skimming_too(tmp_path: Path, change: dict[str, object]) -> None:
+    lines = fake_trace(tmp_path / "told.jsonl").read_bytes().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if b'"RoundDone"' in line)
+    lines[at] = to_line(json.loads(lines[at]) | change)
+    spool = Spool(tmp_path / "run.jsonl")
+    intake = Intake(spool, {})
+    for line in lines:
+        intake.later(line)
+    records = collect(intake, lambda out: not len(intake))
+    assert f"line {at + 1} is " in lost(records).message
+    assert "RoundDone" not in _kinds(records)
+    spool.close()
+
+
+def test_news_rings() -> None:
+    rung: list[bool] = []
+    intake = Intake(None, {})
+    intake.ring = lambda: rung.append(intake.news)
+    intake.later(b'{"kind":"RoundDone"}\n')
+    assert not rung
+    intake.later(to_line(encode_reply(Reply(1, "load"))))
+    intake.end(Lost("gone"))
+    assert rung == [True, True]
