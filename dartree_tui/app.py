@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.css.query import NoMatches
@@ -17,6 +18,7 @@ from textual.widgets import Input, TextArea
 
 from dartree_core.errors import DARTreeError
 from dartree_tui.answers import whole
+from dartree_tui.bell import Bell
 from dartree_tui.client import Client
 from dartree_tui.clipboard import code_blocks, copy
 from dartree_tui.commands import commands
@@ -80,6 +82,7 @@ class DartreeApp(ThemedApp):
         self._in_terminal = keyboard() is not None
         self._last_tick = time.perf_counter()
         self._painting = asyncio.Lock()
+        self._bell = Bell()
         self._copied = -1
         self._ticks = 0
         self._rested = False
@@ -151,7 +154,15 @@ class DartreeApp(ThemedApp):
         each time, which costs more than looking does."""
         while True:
             await asyncio.sleep(seconds)
+            if self.client.intake.unhurried and not self._hurry:
+                await self._bell.wait(self.pace.rest())
             await self._tick()
+
+    async def on_event(self, event: events.Event) -> None:
+        """What the user does is looked at soon."""
+        await super().on_event(event)
+        if isinstance(event, events.InputEvent | events.Resize):
+            self._bell.ring()
 
     async def _tick(self, whole: bool = False) -> None:
         async with self._painting:
@@ -168,15 +179,15 @@ class DartreeApp(ThemedApp):
         at_work = self.client.status in AT_WORK and not self.client.stepping
         limited = at_work and self.client.shares_cores
         self._blink(not limited)
-        hurry = whole or self._wanted or self.client.intake.news or self.client.notices
-        self.client.intake.unhurried = limited
+        self.client.intake.unhurried, self.client.intake.ring = limited, self._bell.ring
         # Asked before records are taken in, since taking many at once costs less, too.
-        if not self.pace.due(limited=limited and not hurry):
+        if not self.pace.due(limited=limited and not (whole or self._hurry)):
             return
         now = time.perf_counter()
         seconds, self._last_tick = now - self._last_tick, now
         behind = self.behind
-        self.client.pump(0.06 if behind else 0.03)
+        # What stays behind would be news, and cost another frame.
+        self.client.pump(0.2 if limited else 0.06 if behind else 0.03)
         if behind and self._ticks % 6:
             return  # a long trace is being read: rather get on than draw what is gone at once
         while self.client.notices:
@@ -201,9 +212,11 @@ class DartreeApp(ThemedApp):
                     await paint()
 
     @property
-    def _wanted(self) -> bool:
-        """True when the next frame should show what the user did; not under a comparison."""
-        return self.main.wanted and self.client.status != "comparing"
+    def _hurry(self) -> bool:
+        """True when the next frame should show what the user did, not under a comparison, or what
+        cannot wait."""
+        wanted = self.main.wanted and self.client.status != "comparing"
+        return wanted or self.client.intake.news or bool(self.client.notices)
 
     def _blink(self, on: bool) -> None:
         """Whether the cursor of the input blinks: each time repaints like a small frame."""
@@ -222,7 +235,8 @@ class DartreeApp(ThemedApp):
     @property
     def behind(self) -> bool:
         """True while much more is waiting than a frame can take in, or a file is being read."""
-        return len(self.client.intake) > BACKLOG or self.client.reading
+        intake = self.client.intake
+        return self.client.reading or (len(intake) > BACKLOG and not intake.unhurried)
 
     async def settle(self) -> None:
         """Paint until what is known is shown, for pictures and tests."""

@@ -107,6 +107,16 @@ class Pace:
         self._drawn = now
         return True
 
+    def rest(self) -> float:
+        """Seconds until a frame is due again, if nothing is done meanwhile."""
+        now = self._clock()
+        allowance = self._allowance + (now - self._looked) * self._share
+        allowance -= self._work() - self._used
+        if allowance > 0:
+            return 0.0
+        saved = -allowance / self._share if self._share else LONGEST
+        return max(0.0, min(LONGEST - (now - self._drawn), saved))
+
 
 class Interval:
     """Says when something is due that should not happen more often than every so many seconds."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from dartree_tui.pace import LONGEST, SHARE, Interval, Pace, on_these_cores, share_of
+import pytest
+
+from dartree_tui.pace import LONGEST, MOST, SHARE, Interval, Pace, on_these_cores, share_of
 
 
 class Hands:
@@ -99,3 +101,25 @@ def test_words_wait_while_frames_are_drawn_on_credit() -> None:
     assert pace.tight
     assert pace.due(False)
     assert not pace.tight
+
+
+def test_rest_ends_when_a_frame_is_due() -> None:
+    hands = Hands()
+    pace = hands.pace()
+    assert pace.rest() == 0
+    hands.used += 0.06
+    assert not pace.due(True)
+    rest = pace.rest()
+    assert 0 < rest <= LONGEST
+    hands.now += rest - 0.01
+    assert not pace.due(True)
+    hands.now += 0.02
+    assert pace.due(True)
+
+
+def test_rest_is_as_long_as_it_takes_to_save_up() -> None:
+    hands = Hands()
+    pace = hands.pace()
+    hands.used += MOST + 0.3 * LONGEST * SHARE
+    assert pace.rest() == pytest.approx(0.3 * LONGEST)
+    assert Pace(lambda: 0.0, lambda: hands.used, 0.0).rest() == 0
