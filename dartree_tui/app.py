@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,14 +10,12 @@ from typing import Any, ClassVar
 from textual import events
 from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.css.query import NoMatches
 from textual.screen import Screen
-from textual.widget import MountError
 from textual.widgets import Input, TextArea
 
 from dartree_core.errors import DARTreeError
 from dartree_tui.answers import whole
-from dartree_tui.bell import Bell
+from dartree_tui.beat import Beat
 from dartree_tui.client import Client
 from dartree_tui.clipboard import code_blocks, copy
 from dartree_tui.commands import commands
@@ -26,8 +23,7 @@ from dartree_tui.engines import Engine, Lost
 from dartree_tui.garbage import leave_alone_what_exists
 from dartree_tui.hangup import CHECK_SECONDS, heed, keyboard, leave
 from dartree_tui.history import History
-from dartree_tui.notices import AT_WORK, refusal
-from dartree_tui.pace import Pace, cores, share_of
+from dartree_tui.notices import refusal
 from dartree_tui.screens.keys import APP_BINDINGS
 from dartree_tui.screens.main import MainScreen
 from dartree_tui.settings import Settings, save_changes
@@ -35,14 +31,11 @@ from dartree_tui.terminal_keys import teach
 from dartree_tui.themed import ThemedApp
 from dartree_tui.widgets.visible import visible
 
-BACKLOG = 200
-"""Records waiting to be taken from which on fewer frames are drawn."""
-
 _ALWAYS = {"quit", "suspend_process", "interrupt", "focus_next", "focus_previous"}
 
 
 class DartreeApp(ThemedApp):
-    """Owns the client and the timer; screens own the rest.
+    """Owns the client and the beat; screens own the rest.
 
     Args:
         make_engine: See `Client`.
@@ -53,6 +46,7 @@ class DartreeApp(ThemedApp):
         settings_file: Where changed settings are saved; None for the default place.
 
     Attributes:
+        beat: Looks at what came, and has it drawn.
         start_round: Round to show as soon as it is there, counted from 1 over all turns.
     """
 
@@ -75,19 +69,14 @@ class DartreeApp(ThemedApp):
         super().__init__()
         teach()
         self.client = Client(make_engine, settings or Settings(), record)
+        self.beat = Beat(self)
         self._given = self.client.settings
         self.history = history or History()
         self.settings_file = settings_file
         self._watch = watch
         self._in_terminal = keyboard() is not None
-        self._last_tick = time.perf_counter()
-        self._painting = asyncio.Lock()
-        self._bell = Bell()
         self._copied = -1
-        self._ticks = 0
         self._rested = False
-        self._blinking = True
-        self.pace = Pace(share=share_of(cores()))
         self._told_loss: Lost | None = None
         self.start_round: int | None = None
         self.take_themes(self.client.settings.ui.theme)
@@ -120,7 +109,7 @@ class DartreeApp(ThemedApp):
         self.app_resume_signal.subscribe(self, lambda _: self.set_timer(0.2, self._redraw_all))
         self.call_after_refresh(self._begin)
         pause = 1 / self.client.settings.ui.frames_per_second
-        self.run_worker(self._beat(pause), group="beat")
+        self.run_worker(self.beat.run(pause), group="beat")
         if self._in_terminal and not self.is_headless:
             self.set_interval(CHECK_SECONDS, self._end_without_terminal)
             heed(self._end)
@@ -149,47 +138,18 @@ class DartreeApp(ThemedApp):
         nodes = [self, self.main, *self.main.query("*")]
         return {b.id for node in nodes for _, b in node._bindings if b.id is not None}
 
-    async def _beat(self, seconds: float) -> None:
-        """Look at what came, for as long as the app runs. A timer of Textual's sends a message
-        each time, which costs more than looking does."""
-        while True:
-            await asyncio.sleep(seconds)
-            if self.client.intake.unhurried and not self._hurry:
-                await self._bell.wait(self.pace.rest())
-            await self._tick()
-
     async def on_event(self, event: events.Event) -> None:
         """What the user does is looked at soon."""
         await super().on_event(event)
         if isinstance(event, events.InputEvent | events.Resize):
-            self._bell.ring()
+            self.beat.ring()
 
-    async def _tick(self, whole: bool = False) -> None:
-        async with self._painting:
-            try:
-                await self._take_and_paint(whole)
-            except (NoMatches, MountError):
-                if self.is_running:  # else the widgets went away under our hands: it is over
-                    raise
+    def taken(self, seconds: float) -> None:
+        """Records were taken in, and a frame comes next.
 
-    async def _take_and_paint(self, whole: bool) -> None:
-        if not self.is_running or not self.screen_stack:
-            return
-        self._ticks += 1
-        at_work = self.client.status in AT_WORK and not self.client.stepping
-        limited = at_work and self.client.shares_cores
-        self._blink(not limited)
-        self.client.intake.unhurried, self.client.intake.ring = limited, self._bell.ring
-        # Asked before records are taken in, since taking many at once costs less, too.
-        if not self.pace.due(limited=limited and not (whole or self._hurry)):
-            return
-        now = time.perf_counter()
-        seconds, self._last_tick = now - self._last_tick, now
-        behind = self.behind
-        # What stays behind would be news, and cost another frame.
-        self.client.pump(0.2 if limited else 0.06 if behind else 0.03)
-        if behind and self._ticks % 6:
-            return  # a long trace is being read: rather get on than draw what is gone at once
+        Args:
+            seconds: Since the last time.
+        """
         while self.client.notices:
             notice = self.client.notices.popleft()
             self.notify(visible(notice.text), severity=notice.severity, timeout=8, markup=False)
@@ -205,23 +165,6 @@ class DartreeApp(ThemedApp):
             self._rested = True  # models or a whole trace are loaded
             if self._in_terminal and not self.is_headless:  # elsewhere others share the process
                 leave_alone_what_exists()
-        with self.batch_update():  # one arrangement of the screen a frame, not one a widget
-            for screen in self.screen_stack:
-                paint = getattr(screen, "paint", None)
-                if paint is not None and screen.is_mounted:
-                    await paint()
-
-    @property
-    def _hurry(self) -> bool:
-        """True when the next frame should show what the user did, not under a comparison, or what
-        cannot wait."""
-        wanted = self.main.wanted and self.client.status != "comparing"
-        return wanted or self.client.intake.news or bool(self.client.notices)
-
-    def _blink(self, on: bool) -> None:
-        """Whether the cursor of the input blinks: each time repaints like a small frame."""
-        if on != self._blinking:
-            self._blinking = self.main.prompt.cursor_blink = on
 
     def _show_loss(self) -> None:
         lost = self.client.lost
@@ -232,16 +175,10 @@ class DartreeApp(ThemedApp):
             log = getattr(self.client.engine, "log", "")
             self.push_screen(LostScreen(lost, str(log), self.client.cut_off))
 
-    @property
-    def behind(self) -> bool:
-        """True while much more is waiting than a frame can take in, or a file is being read."""
-        intake = self.client.intake
-        return self.client.reading or (len(intake) > BACKLOG and not intake.unhurried)
-
     async def settle(self) -> None:
         """Paint until what is known is shown, for pictures and tests."""
         for _ in range(4):
-            await self._tick(whole=True)
+            await self.beat.tick(whole=True)
             await asyncio.sleep(0.03)
 
     def on_unmount(self) -> None:

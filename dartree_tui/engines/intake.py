@@ -108,6 +108,8 @@ class Intake:
         found = self._read(raw, offset)
         if found is not None:
             self._queue.append(found)
+            if not raw.startswith(_QUIET):
+                self._tell()
         return found is None or not isinstance(found[0], Lost)
 
     def later(self, raw: bytes) -> None:

@@ -8,28 +8,24 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Horizontal, Vertical
-from textual.content import Content
 from textual.widgets import ContentSwitcher, Footer, Static
 
-from dartree_tui.parts import ALL, Part, Parts
 from dartree_tui.screens.keys import MAIN_BINDINGS
+from dartree_tui.screens.painting import Painter
 from dartree_tui.screens.panes import MIN_HEIGHT, MIN_WIDTH, TITLES, PaneScreen
-from dartree_tui.status import Situation, situation
-from dartree_tui.store import AnyRound, Store
+from dartree_tui.store import Store
 from dartree_tui.viewpoint import Viewpoint
 from dartree_tui.widgets.answer import CharacterChosen
 from dartree_tui.widgets.chat import ChatLog
-from dartree_tui.widgets.explain import headline
 from dartree_tui.widgets.inspector import NodeInspector
 from dartree_tui.widgets.prompt import Asked, Prompt
 from dartree_tui.widgets.rounds import NODE_STATES, WORDS
 from dartree_tui.widgets.stats import StatsPanel
-from dartree_tui.widgets.status import StatusLine, models_line, settings_line
+from dartree_tui.widgets.status import StatusLine
 from dartree_tui.widgets.timeline import RoundSelected, Timeline
 from dartree_tui.widgets.tree_grid import TreeGrid
 from dartree_tui.widgets.tree_outline import TreeOutline
 from dartree_tui.widgets.tree_view import NodeSelected, TreeView
-from dartree_tui.widgets.visible import visible
 
 if TYPE_CHECKING:
     from dartree_tui.app import DartreeApp
@@ -46,15 +42,9 @@ class MainScreen(PaneScreen):
         super().__init__()
         self._view = Viewpoint()
         self._viewed: Store | None = None
-        self._told: tuple[object, ...] = ()
-        self._drawn: tuple[object, ...] = ()
-        self._places: dict[Part, tuple[object, ...]] = {}
         self._filter = 0
-        self._title = ""
-        self._dirty = True
         self._ready = False
-        self._painted = False
-        self._parts = Parts()
+        self.painter = Painter(self)
 
     # Layout
 
@@ -122,12 +112,12 @@ class MainScreen(PaneScreen):
     @property
     def painted(self) -> bool:
         """True once something has been drawn."""
-        return self._ready and self._painted
+        return self._ready and self.painter.began
 
     @property
     def wanted(self) -> bool:
         """True when the user did something that the next frame should show."""
-        return self._dirty or not self.view.following
+        return self.painter.stale or not self.view.following
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Nothing but quitting while nothing can be seen."""
@@ -145,90 +135,10 @@ class MainScreen(PaneScreen):
         """The tree got the room."""
         self.drawing.focus()
 
-    # Painting
-
     async def paint(self) -> None:
-        """Draw what changed. Called by the app's timer."""
-        client, view = self.app.client, self.view
-        if not self._ready:
-            return
-        self._painted = True
-        if self.too_small:
-            return
-        now = situation(client, view)
-        self._status(now)
-        state = (client.store, client.store.version, view.at, view.frame, client.waiting)
-        if view.frozen and not self._dirty and state[2:4] == self._drawn[2:4]:
-            return
-        if state == self._drawn and not self._dirty:
-            return
-        wanted = self._dirty
-        self._drawn, self._dirty = state, False
-        index, round_ = view.show(client.store)
-        if view.following and client.store.partial is not None:
-            self._drawn = ()  # what was shown may not be the newest yet
-        live = view.following and client.store.generating
-        parts = ALL if wanted else self._parts.next(live, self.app.pace.tight)
-        self._draw_round(index, round_, parts)
-        if parts != ALL:
-            self._drawn = ()
-        if Part.TEXT not in parts:
-            return
-        if self.app.behind:
-            self._dirty = True  # the text of a long trace is written once, when all of it is here
-            return
-        marked = index if view.at is not None else None
-        await self.query_one(ChatLog).sync(
-            client.store, client.settings.ui.provenance, marked, client.waiting
-        )
-
-    def _draw_round(self, index: int, round_: AnyRound | None, parts: Part) -> None:
-        store = self.app.client.store
-        if Part.TREE in parts:
-            self.drawing.show_round(round_, store.vocab)
-        # A round that grows changes the tree, but no number yet.
-        place = (store, index, len(store.marks), store.baseline)
-        stale = {part for part in parts if self._places.get(part) != place}
-        self._places |= dict.fromkeys(parts, place)
-        if Part.ROUNDS in stale:
-            heights = store.heights
-            slots = dict(self.app.client.models.get("drafter") or {}).get("num_slots", 0)
-            highest = max(slots, max(heights[-2000:], default=1))
-            self.query_one(Timeline).show(heights, index, highest)
-        if Part.ROUNDS in parts:
-            self._draw_title(round_)
-        if Part.FIGURES in stale:
-            self.query_one(StatsPanel).show(store.stats(index if index >= 0 else None))
-        if Part.FIGURES in parts:
-            self._draw_node(round_)
-
-    def _draw_title(self, round_: AnyRound | None) -> None:
-        pane = self.query_one("#tree-pane")
-        if round_ is None:
-            self._title = pane.border_title = "tree"
-            return
-        title = f"round {round_.round + 1}   {headline(round_, self.app.client.store.vocab)}"
-        if title != self._title:  # a new title repaints all of the pane
-            self._title = title
-            pane.border_title = Content(visible(title))
-
-    def _draw_node(self, round_: AnyRound | None) -> None:
-        node = self.drawing.node
-        self.query_one(NodeInspector).show(round_, node, self.app.client.store.vocab)
-
-    def _status(self, now: Situation) -> None:
-        client = self.app.client
-        turn = client.store.turn
-        recorded = turn.config if turn is not None and not client.engine.live else None
-        config = client.config if recorded is None else recorded
-        told = (now, config, client.models, self.size)
-        if told == self._told and not self._dirty:
-            return
-        self._told = told
-        shown = client.config.to_dict() if recorded is None else recorded
-        self.query_one(StatusLine).show(
-            models_line(client.models), settings_line(shown), now.text, now.marker
-        )
+        """Draw what changed. Called at the app's beat."""
+        if self._ready:
+            await self.painter.paint()
 
     # What happens
 
@@ -237,13 +147,13 @@ class MainScreen(PaneScreen):
         self.view.follow()
         if self.app.client.ask(event.text):
             event.prompt.sent(event.text)
-        self._dirty = True
+        self.painter.stale = True
 
     @on(NodeSelected)
     def _node_selected(self, event: NodeSelected) -> None:
         if self.view.following and self.app.client.store.generating:
             self.view.freeze(self.app.client.store)
-        self._draw_node(self.view.shown[1])
+        self.painter.draw_node(self.view.shown[1])
 
     @on(RoundSelected)
     def _round_selected(self, event: RoundSelected) -> None:
@@ -262,7 +172,7 @@ class MainScreen(PaneScreen):
     def _go(self, index: int) -> None:
         self.view.playing = False
         self.view.go(self.app.client.store, index)
-        self._dirty = True
+        self.painter.stale = True
 
     def go(self, index: int, find: str = "") -> None:
         """Show a round; with `find`, select the first of its tokens that contains it."""
@@ -283,12 +193,11 @@ class MainScreen(PaneScreen):
     def tick(self, seconds: float) -> None:
         """Time passed."""
         if self.view.tick(self.app.client.store, seconds):
-            self._dirty = True
+            self.painter.stale = True
 
     def refresh_all(self) -> None:
         """Draw everything anew at the next tick."""
-        self._dirty = True
-        self._places.clear()
+        self.painter.forget()
 
     # Keys: time
 
@@ -304,12 +213,12 @@ class MainScreen(PaneScreen):
             self.view.playing = False
         else:
             self.view.play(store)
-        self._dirty = True
+        self.painter.stale = True
 
     def action_follow(self) -> None:
         """Show the newest round again."""
         self.view.follow()
-        self._dirty = True
+        self.painter.stale = True
 
     def action_round(self, by: int) -> None:
         """Go some rounds on or back."""
@@ -335,7 +244,7 @@ class MainScreen(PaneScreen):
         client.step_mode(not client.stepping)
         if client.stepping:
             self.view.follow()
-        self._dirty = True
+        self.painter.stale = True
 
     def action_step(self, by: Literal["stage", "round"]) -> None:
         """Advance: the held decoder, or the view where nothing decodes."""
@@ -349,7 +258,7 @@ class MainScreen(PaneScreen):
             self.view.next_stage(client.store)
         else:
             self.action_round(1)
-        self._dirty = True
+        self.painter.stale = True
 
     def action_worst(self) -> None:
         """Go to the next of the rounds that accepted least."""
@@ -369,7 +278,7 @@ class MainScreen(PaneScreen):
         self.drawing.select(node, notify=False)
         if focused:
             self.drawing.focus()
-        self._dirty = True
+        self.painter.stale = True
 
     def action_states(self) -> None:
         """Keep one node state bright, the next at each press, then all again."""
@@ -407,7 +316,7 @@ class MainScreen(PaneScreen):
         client.settings = client.settings.changed("ui", provenance=shade)
         legend = "italic prefill · plain tree · underlined bonus"
         self.query_one("#chat-pane").border_subtitle = legend if shade else ""
-        self._dirty = True
+        self.painter.stale = True
 
     def action_selection_round(self) -> None:
         """Go to the round that wrote the selected text."""

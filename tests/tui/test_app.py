@@ -578,7 +578,7 @@ async def test_a_selected_node_stays_though_the_next_round_has_begun() -> None:
             store.feed(next(events))
         await settle(pilot)
         shown = drawing.shown
-        async with app._painting:  # no frame comes between
+        async with app.beat.painting:  # no frame comes between
             while store.partial is None or store.partial.phase != "expand":
                 store.feed(next(events))
             drawing.select(0)
@@ -619,14 +619,14 @@ async def test_watching_themes_and_looking_at_what_came_go_on_side_by_side() -> 
 async def test_where_time_is_short_the_user_is_answered_at_once() -> None:
     async with running(slow(1.0)) as (app, pilot):
         await ask(pilot, "explain", finish=False)
-        app.pace = Pace(share=0.0)
-        while not app.pace.tight:  # what was saved up is spent
-            await app._tick()
+        app.beat.pace = Pace(share=0.0)
+        while not app.beat.pace.tight:  # what was saved up is spent
+            await app.beat.tick()
         app.main.action_provenance()
-        await app._tick()
+        await app.beat.tick()
         assert app.main.query(SourceView).last().display
         app.client.tell("Nothing to be done.")
-        await app._tick()
+        await app.beat.tick()
         await pilot.pause(0.1)
         assert [notice.message for notice in app._notifications] == ["Nothing to be done."]
         assert app.client.store.generating
@@ -675,18 +675,18 @@ async def test_comparing_is_not_slowed_by_its_own_table(monkeypatch: pytest.Monk
         await pilot.press("escape", "c")
         await pilot.press("h", "i")
         paced: list[bool] = []
-        due = app.pace.due
+        due = app.beat.pace.due
 
         def watched(limited: bool) -> bool:
             if app.client.status == "comparing":
                 paced.append(limited)
             return due(limited)
 
-        monkeypatch.setattr(app.pace, "due", watched)
+        monkeypatch.setattr(app.beat.pace, "due", watched)
         await pilot.press("enter")
         while app.client.status == "comparing":
             await app.settle()
-            await app._tick()
+            await app.beat.tick()
         await settle(pilot)
         assert any(paced)
         assert tables == [True]
