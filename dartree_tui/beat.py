@@ -109,6 +109,9 @@ class Beat:
                 paint = getattr(screen, "paint", None)
                 if paint is not None and screen.is_mounted:
                     await paint()
+        # Painting waits for widgets, and a screen that was idle meanwhile left its update to the
+        # end of the batch, of which Textual tells the app alone.
+        app.screen.check_idle()
 
     def _blink(self, on: bool) -> None:
         """Whether the cursor of the input blinks: each time repaints like a small frame."""

@@ -25,6 +25,8 @@ MOST = 0.03
 LONGEST = 1.8
 """Seconds after which a frame is due whatever it costs: a view must not look dead."""
 
+LATE = 0.1
+"""Seconds by which reading what comes, and waking up, puts off a frame."""
 
 _ELSEWHERE = {"ssh", "mosh", "kubectl", "srun"}
 """Commands that start a worker on another machine."""
@@ -108,13 +110,13 @@ class Pace:
         return True
 
     def rest(self) -> float:
-        """Seconds until a frame is due again, if nothing is done meanwhile."""
+        """Seconds until a frame is due again, if little is done meanwhile."""
         now = self._clock()
         allowance = self._allowance + (now - self._looked) * self._share
         allowance -= self._work() - self._used
         if allowance > 0:
             return 0.0
-        saved = -allowance / self._share if self._share else LONGEST
+        saved = LATE - allowance / self._share if self._share else LONGEST
         return max(0.0, min(LONGEST - (now - self._drawn), saved))
 
 

@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from dartree_tui.app import DartreeApp
 from dartree_tui.pace import Pace
+from dartree_tui.widgets.status import StatusLine
 from tests.tui.driving import ask, running, slow
 
 PATIENCE = 20.0
@@ -61,3 +63,25 @@ async def test_what_happens_wakes_an_app_that_rests(
         while looks == before:
             assert time.monotonic() < deadline, "it slept on"
             await asyncio.sleep(0.05)
+
+
+async def test_a_frame_is_shown_though_its_screen_was_idle_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as (app, pilot):
+        shown = asyncio.Event()
+        refresh = Screen._compositor_refresh
+
+        def watched(screen: Screen[object]) -> None:
+            shown.set()
+            refresh(screen)
+
+        async def paint() -> None:
+            app.main.query_one(StatusLine).refresh()
+            await asyncio.sleep(0.1)
+
+        app.main.prompt.cursor_blink = False  # each time wakes the screen
+        await pilot.pause(0.2)
+        monkeypatch.setattr(Screen, "_compositor_refresh", watched)
+        monkeypatch.setattr(app.main, "paint", paint)
+        await asyncio.wait_for(shown.wait(), 5)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dartree_tui.pace import LONGEST, MOST, SHARE, Interval, Pace, on_these_cores, share_of
+from dartree_tui.pace import LATE, LONGEST, MOST, SHARE, Interval, Pace, on_these_cores, share_of
 
 
 class Hands:
@@ -111,7 +111,7 @@ def test_rest_ends_when_a_frame_is_due() -> None:
     assert not pace.due(True)
     rest = pace.rest()
     assert 0 < rest <= LONGEST
-    hands.now += rest - 0.01
+    hands.now += rest - LATE - 0.01
     assert not pace.due(True)
     hands.now += 0.02
     assert pace.due(True)
@@ -121,5 +121,5 @@ def test_rest_is_as_long_as_it_takes_to_save_up() -> None:
     hands = Hands()
     pace = hands.pace()
     hands.used += MOST + 0.3 * LONGEST * SHARE
-    assert pace.rest() == pytest.approx(0.3 * LONGEST)
+    assert pace.rest() == pytest.approx(0.3 * LONGEST + LATE)
     assert Pace(lambda: 0.0, lambda: hands.used, 0.0).rest() == 0
