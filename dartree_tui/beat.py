@@ -49,8 +49,8 @@ class Beat:
         Textual's sends a message each time, which costs more than looking does."""
         while True:
             await asyncio.sleep(seconds)
-            if self._app.client.intake.unhurried and self._app.screen_stack and not self.hurry:
-                await self._bell.wait(self.pace.rest())
+            if self._app.client.intake.unhurried and self._app.screen_stack:
+                await self._bell.wait(self.pace.rest(), unless=lambda: self.hurry)
             await self.tick()
 
     def ring(self) -> None:

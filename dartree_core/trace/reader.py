@@ -63,8 +63,8 @@ class EventDecoder:
         if not line.strip():
             return None
         record = self._parse(line)
-        if record is not None and skimmed:
-            record["tree"] = skim(record.get("tree")) or record.get("tree")
+        if record is not None and skimmed and (tree := skim(record.get("tree"))) is not None:
+            record["tree"] = tree
         return None if record is None else self._decode(record)
 
     def fault(self, what: str) -> TraceError:

@@ -34,16 +34,23 @@ async def test_a_bell_nobody_waits_for_is_not_heard_later() -> None:
     bell.ring()
 
 
+async def test_what_happens_while_one_lies_down_is_not_slept_over() -> None:
+    bell = Bell()
+    began = time.monotonic()
+    await bell.wait(LONG, unless=lambda: True)
+
+    def rung_meanwhile() -> bool:
+        thread = threading.Thread(target=bell.ring)
+        thread.start()
+        thread.join()
+        return False
+
+    await bell.wait(LONG, unless=rung_meanwhile)
+    assert time.monotonic() - began < LONG / 2
+
+
 def test_a_loop_that_is_over_is_no_fault() -> None:
     bell = Bell()
-
-    async def cut_off() -> None:
-        task = asyncio.ensure_future(bell.wait(LONG))
-        await asyncio.sleep(0)
-        bell._loop, kept = asyncio.get_running_loop(), bell._loop
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        bell._loop = kept
-
-    asyncio.run(cut_off())
+    bell._loop = asyncio.new_event_loop()
+    bell._loop.close()
     bell.ring()
